@@ -1,0 +1,27 @@
+"""Schedules: one letter per denoising step of a chunk. F forces a full step; x and R let the method decide."""
+
+from fastcache.errors import UserError
+
+LETTERS = "FxR"
+
+
+def parse_schedule(text: str, num_steps: int) -> tuple[bool, ...]:
+    """"FxxF" -> (True, False, False, True): which steps are forced full.
+
+    Raises UserError on a letter outside F, x, R, on a length other than ``num_steps`` and on a first letter other
+    than F (a chunk's first step has nothing to reuse).
+    """
+    text = str(text)
+    bad = [c for c in text if c not in LETTERS]
+    if bad:
+        raise UserError(f"schedule={text}: letter {bad[0]!r} is not one of F (full), x, R (cacheable); e.g. schedule=FxxF")
+    if len(text) != num_steps:
+        raise UserError(f"schedule={text} has {len(text)} letters; the sampler takes {num_steps} steps: one letter a step")
+    if text[0] != "F":
+        raise UserError(f"schedule={text} starts with {text[0]}; the first step of a chunk must be F, it has nothing to reuse")
+    return tuple(c == "F" for c in text)
+
+
+def ceiling(forced: tuple[bool, ...]) -> float:
+    """Highest DiT speed-up if every cacheable step is skipped, the store pass counted: FxxF -> 5/3."""
+    return (len(forced) + 1) / (sum(forced) + 1)
