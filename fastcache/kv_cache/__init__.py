@@ -1,0 +1,25 @@
+"""K/V caching for causal video models: one engine per model branch, routed by attention-module identity.
+
+base.py documents the contract and the errors, vanilla_engine.py the default engine, context.py the routing, masks.py
+the chunk plans and training masks.
+"""
+
+from fastcache.kv_cache.base import BaseKVCacheEngine
+from fastcache.kv_cache.context import CausalContext
+from fastcache.kv_cache.entries import CrossEntry, KVSpec, SelfEntry, WorkingChunk
+from fastcache.kv_cache.errors import KVCacheError
+from fastcache.kv_cache.vanilla_engine import VanillaKVCacheEngine
+
+KVCacheEngine = VanillaKVCacheEngine
+
+__all__ = [
+    "BaseKVCacheEngine",
+    "CausalContext",
+    "CrossEntry",
+    "KVCacheEngine",
+    "KVCacheError",
+    "KVSpec",
+    "SelfEntry",
+    "VanillaKVCacheEngine",
+    "WorkingChunk",
+]
