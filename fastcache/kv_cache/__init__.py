@@ -8,6 +8,14 @@ from fastcache.kv_cache.base import BaseKVCacheEngine
 from fastcache.kv_cache.context import CausalContext
 from fastcache.kv_cache.entries import CrossEntry, KVSpec, SelfEntry, WorkingChunk
 from fastcache.kv_cache.errors import KVCacheError
+from fastcache.kv_cache.masks import (
+    chunk_ends,
+    chunk_plan,
+    dense_block_mask,
+    flex_block_mask,
+    pad_len,
+    teacher_forcing_mask,
+)
 from fastcache.kv_cache.vanilla_engine import VanillaKVCacheEngine
 
 KVCacheEngine = VanillaKVCacheEngine
@@ -22,4 +30,10 @@ __all__ = [
     "SelfEntry",
     "VanillaKVCacheEngine",
     "WorkingChunk",
+    "chunk_ends",
+    "chunk_plan",
+    "dense_block_mask",
+    "flex_block_mask",
+    "pad_len",
+    "teacher_forcing_mask",
 ]

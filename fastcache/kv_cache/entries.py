@@ -66,7 +66,7 @@ class WorkingChunk:
 
 
 def check_kv(spec: KVSpec, k: Tensor, v: Tensor, tokens: int | None = None) -> None:
-    """Raise KVSpecMismatchError unless k and v are [B, N, n, d] of this spec, with N = tokens where given, else N > 0."""
+    """Raise KVSpecMismatchError unless k and v are [B, N, n, d] of this spec, N = tokens if given, else N > 0."""
     if k.shape != v.shape or k.ndim != 4:
         raise KVSpecMismatchError(f"k and v must be two [B, N, n, d] tensors: k {list(k.shape)}, v {list(v.shape)}")
     wrong = []
