@@ -7,7 +7,24 @@ the chunk plans and training masks.
 from fastcache.kv_cache.base import BaseKVCacheEngine
 from fastcache.kv_cache.context import CausalContext
 from fastcache.kv_cache.entries import CrossEntry, KVSpec, SelfEntry, WorkingChunk
-from fastcache.kv_cache.errors import KVCacheError
+from fastcache.kv_cache.errors import (
+    AmbiguousEngineError,
+    CacheNotFilledError,
+    CapacityExceededError,
+    ChunkBoundaryError,
+    ChunkOrderError,
+    ContextError,
+    CrossAlreadyFilledError,
+    DuplicateRegistrationError,
+    GradientReadError,
+    GradientStoreError,
+    KVCacheError,
+    KVSpecMismatchError,
+    PositionOutOfRangeError,
+    SelectionError,
+    UnknownTagError,
+    UnregisteredModuleError,
+)
 from fastcache.kv_cache.masks import (
     chunk_ends,
     chunk_plan,
@@ -21,13 +38,28 @@ from fastcache.kv_cache.vanilla_engine import VanillaKVCacheEngine
 KVCacheEngine = VanillaKVCacheEngine
 
 __all__ = [
+    "AmbiguousEngineError",
     "BaseKVCacheEngine",
+    "CacheNotFilledError",
+    "CapacityExceededError",
     "CausalContext",
+    "ChunkBoundaryError",
+    "ChunkOrderError",
+    "ContextError",
+    "CrossAlreadyFilledError",
     "CrossEntry",
+    "DuplicateRegistrationError",
+    "GradientReadError",
+    "GradientStoreError",
     "KVCacheEngine",
     "KVCacheError",
     "KVSpec",
+    "KVSpecMismatchError",
+    "PositionOutOfRangeError",
+    "SelectionError",
     "SelfEntry",
+    "UnknownTagError",
+    "UnregisteredModuleError",
     "VanillaKVCacheEngine",
     "WorkingChunk",
     "chunk_ends",
