@@ -10,11 +10,39 @@ def pytest_addoption(parser):
     parser.addoption(
         "--golden",
         metavar="DIR",
-        default=str(Path(__file__).parent / "golden"),
-        help="folder of numeric fixtures that test_golden.py checks against (default: tests/golden)",
+        type=Path,
+        default=Path(__file__).parent / "golden",
+        help="folder of numeric fixtures to check against (default: tests/golden)",
     )
+
+
+def pytest_configure(config):
+    config.addinivalue_line("markers", "golden(file): checks that file of the --golden folder; absent, not collected")
+
+
+def pytest_collection_modifyitems(config, items):
+    """Checks of files that the --golden folder does not hold are left out, and said to be."""
+    folder = config.getoption("--golden")
+    marks = {item: item.get_closest_marker("golden") for item in items}
+    absent = [item for item, mark in marks.items() if mark and not (folder / mark.args[0]).is_file()]
+    if absent:
+        config.hook.pytest_deselected(items=absent)
+        items[:] = [item for item in items if item not in absent]
+        config.golden_absent = sorted({marks[item].args[0] for item in absent})
+
+
+def pytest_terminal_summary(terminalreporter, config):
+    if absent := getattr(config, "golden_absent", None):
+        terminalreporter.write_line(f"{config.getoption('--golden')} lacks {', '.join(absent)}: not checked")
 
 
 @pytest.fixture(autouse=True)
 def seeded():
     torch.manual_seed(0)
+
+
+@pytest.fixture(scope="session")
+def golden(request):
+    from golden_files import Golden
+
+    return Golden(request.config.getoption("--golden"))
