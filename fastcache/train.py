@@ -1,0 +1,176 @@
+"""Train a bundled tiny model: python -m fastcache.train minutes=90 out=runs/tiny_t2v
+
+Flow matching at the sampler's own noise levels, teacher forcing over whole 21-frame clips after a while of single
+frames, and re-noised own predictions (what a few-step sampler feeds back). Resumable: the same command goes on from
+the last checkpoint in ``out``.
+"""
+
+import json
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fastcache.models.dit import CausalWanDiT
+from fastcache.models.tiny import FRAMES_PER_CHUNK, build, tiny_config
+from fastcache.training.data import Batch, make_batch
+from fastcache.training.forcing import forward
+from fastcache.training.init import init_tiny
+from fastcache.training.muon import Muon
+
+
+@dataclass
+class Recipe:
+    """``minutes`` of CPU time in all; fractions are of that budget."""
+
+    minutes: float = 90.0
+    out: str = "runs/tiny_t2v"
+    seed: int = 0
+    lr: float = 3e-3
+    adam_lr: float = 2e-3
+    ema: float = 0.995
+    frames_until: float = 0.18  # single frames alone
+    full_clips: float = 0.55  # share of whole clips afterwards; the rest two-chunk clips and single frames
+    single_frames: float = 0.25
+    renoise: float = 0.3  # share of iterations that regress from a re-noised own prediction
+    decay_from: float = 0.55  # linear decay of the learning rate from here on
+    context_noise: float = 0.06
+    threads: int = 1
+    save_every: float = 120.0  # seconds
+
+
+SIGMAS = torch.tensor([1.0, 0.9375, 5 / 6, 0.625])
+SIGMA_ODDS = torch.tensor([0.25, 0.2, 0.25, 0.3])
+
+
+def flow_loss(dit: CausalWanDiT, batch: Batch, generator: torch.Generator, recipe: Recipe, renoise: bool) -> Tensor:
+    """Weighted squared error of the flow at a random sampler level a chunk."""
+    x0 = batch.latents
+    size = 1 if x0.shape[1] == 1 else FRAMES_PER_CHUNK
+    draw = lambda: torch.randn(x0.shape, generator=generator)  # noqa: E731
+    pick = torch.multinomial(SIGMA_ODDS, len(x0) * batch.chunks, replacement=True, generator=generator)
+    level = pick.view(len(x0), batch.chunks).repeat_interleave(size, 1)
+    clean = None
+    if batch.chunks > 1:
+        past = x0[:, :-size]
+        amount = recipe.context_noise * torch.rand(len(x0), past.shape[1], 1, 1, 1, generator=generator)
+        clean = past + amount * torch.randn(past.shape, generator=generator)
+    shaped = lambda index: SIGMAS[index][:, :, None, None, None]  # noqa: E731
+
+    def predict(noisy: Tensor, index: Tensor) -> Tensor:
+        return forward(dit, clean, noisy, 1000 * SIGMAS[index], batch.text, batch.features)
+
+    start = x0
+    if renoise:
+        level = level.clamp(min=1)
+        sigma = shaped(level - 1)
+        noisy = (1 - sigma) * x0 + sigma * draw()
+        with torch.no_grad():
+            start = noisy - sigma * predict(noisy, level - 1)
+    sigma = shaped(level)
+    noisy = (1 - sigma) * start + sigma * draw()
+    target = (noisy - x0) / sigma
+    return ((predict(noisy, level) - target).square() * batch.weight).mean()
+
+
+class Trainer:
+    def __init__(self, recipe: Recipe):
+        self.recipe, self.out = recipe, Path(recipe.out)
+        self.out.mkdir(parents=True, exist_ok=True)
+        torch.set_num_threads(recipe.threads)
+        torch.manual_seed(recipe.seed)
+        self.dit = build(tiny_config())
+        init_tiny(self.dit)
+        matrices = [p for n, p in self.dit.named_parameters() if n.startswith("blocks.") and p.ndim == 2]
+        known = {id(p) for p in matrices}
+        others = [p for p in self.dit.parameters() if id(p) not in known]
+        self.optimizers = [
+            Muon(matrices, lr=recipe.lr),
+            torch.optim.AdamW(others, lr=recipe.adam_lr, betas=(0.9, 0.98), weight_decay=0.0, fused=True),
+        ]
+        self.base_lr = [recipe.lr, recipe.adam_lr]
+        self.average = {n: p.detach().clone() for n, p in self.dit.named_parameters()}
+        self.iteration, self.seconds, self.curve = 0, 0.0, []
+        if (self.out / "checkpoint.pt").exists():
+            self.load()
+
+    def batch(self, rng: np.random.Generator, progress: float) -> Batch:
+        u = rng.random()
+        if progress < self.recipe.frames_until or u < self.recipe.single_frames:
+            return make_batch(rng, 0, 36)
+        if u < self.recipe.single_frames + self.recipe.full_clips:
+            return make_batch(rng, 7, 1)
+        return make_batch(rng, 2, 4)
+
+    def run(self) -> None:
+        budget, saved, recent = 60 * self.recipe.minutes, time.process_time(), []
+        while self.seconds < budget:
+            begin = time.process_time()
+            progress = self.seconds / budget
+            rng = np.random.default_rng((self.recipe.seed, 1, self.iteration))
+            generator = torch.Generator().manual_seed(int(rng.integers(2**62)))
+            batch = self.batch(rng, progress)
+            renoise = progress > self.recipe.frames_until / 2 and rng.random() < self.recipe.renoise
+            loss = flow_loss(self.dit, batch, generator, self.recipe, renoise)
+            loss.backward()
+            torch.nn.utils.clip_grad_norm_(self.dit.parameters(), 1.0)
+            self.update(progress)
+            recent.append(loss.item())
+            self.iteration += 1
+            self.seconds += time.process_time() - begin
+            if self.iteration % 50 == 0:
+                self.curve.append([self.iteration, round(self.seconds, 1), round(float(np.mean(recent)), 5)])
+                print(*self.curve[-1], flush=True)
+                recent.clear()
+            if time.process_time() - saved > self.recipe.save_every or self.seconds >= budget:
+                self.save()
+                saved = time.process_time()
+
+    def update(self, progress: float) -> None:
+        warm = min(1.0, (self.iteration + 1) / 40)
+        decay = min(1.0, (1 - progress) / (1 - self.recipe.decay_from)) * 0.98 + 0.02
+        for optimizer, lr in zip(self.optimizers, self.base_lr, strict=True):
+            for group in optimizer.param_groups:
+                group["lr"] = lr * warm * decay
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
+        keep = min(self.recipe.ema, 1 - 1 / (self.iteration + 2))
+        with torch.no_grad():
+            for name, p in self.dit.named_parameters():
+                self.average[name].lerp_(p, 1 - keep)
+
+    def save(self) -> None:
+        state = {
+            "dit": self.dit.state_dict(),
+            "average": self.average,
+            "optimizers": [o.state_dict() for o in self.optimizers],
+            "iteration": self.iteration,
+            "seconds": self.seconds,
+            "curve": self.curve,
+        }
+        torch.save(state, self.out / "checkpoint.tmp")
+        (self.out / "checkpoint.tmp").replace(self.out / "checkpoint.pt")
+        (self.out / "curve.json").write_text(json.dumps(self.curve))
+
+    def load(self) -> None:
+        state = torch.load(self.out / "checkpoint.pt", weights_only=True)
+        self.dit.load_state_dict(state["dit"])
+        self.average = state["average"]
+        for optimizer, saved in zip(self.optimizers, state["optimizers"], strict=True):
+            optimizer.load_state_dict(saved)
+        self.iteration, self.seconds, self.curve = state["iteration"], state["seconds"], state["curve"]
+
+
+def main(argv: list[str] | None = None) -> None:
+    from omegaconf import OmegaConf
+
+    given = OmegaConf.from_dotlist(list(sys.argv[1:] if argv is None else argv))
+    Trainer(Recipe(**OmegaConf.to_container(OmegaConf.merge(OmegaConf.structured(Recipe), given)))).run()
+
+
+if __name__ == "__main__":
+    main()

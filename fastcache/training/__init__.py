@@ -1,0 +1,1 @@
+"""How the bundled tiny models are trained: data, teacher forcing, optimiser."""

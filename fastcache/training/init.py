@@ -1,0 +1,64 @@
+"""Initial weights that let text find its patches from the first iteration on.
+
+Cross-attention starts as a match of position features: queries and keys share their weights, and both the patch
+features and the text features reach them unmixed, loudly. Latent channels pass through to the head, since flow at
+full noise is the input less a little. Gates start half open; Wan's own init (nearly closed) wastes a short training.
+"""
+
+import torch
+from torch import nn
+
+from fastcache.models.dit import CausalWanDiT, init_weights
+from fastcache.world.features import WAVE_DIM
+
+LOUD = 2.0
+TEXT_EXTRA = 16
+
+
+@torch.no_grad()
+def init_tiny(dit: CausalWanDiT) -> None:
+    init_weights(dit)
+    dim, half = dit.config.dim, WAVE_DIM + TEXT_EXTRA
+    if 2 * half != dim:
+        raise ValueError(f"the tiny initialisation needs dim {2 * half}, not {dim}")
+    proj = dit.token_features.proj.weight
+    nn.init.normal_(proj, std=0.1)
+    proj[:WAVE_DIM] = 0
+    proj[:WAVE_DIM, :WAVE_DIM] = LOUD * torch.eye(WAVE_DIM)
+    _pass_text(dit, half)
+    _pass_latents(dit, half)
+    for block in dit.blocks:
+        block.modulation.zero_()
+        block.modulation[:, [2, 5]] = 0.5
+        cross = block.cross_attn
+        nn.init.orthogonal_(cross.q.weight)
+        cross.k.weight.copy_(cross.q.weight)
+        for norm in (cross.norm_q, cross.norm_k):
+            norm.weight.fill_(1.5)
+    nn.init.normal_(dit.time_projection[1].weight, std=0.02)
+    for layer in (dit.time_embedding[0], dit.time_embedding[2]):
+        nn.init.xavier_uniform_(layer.weight)
+
+
+def _pass_text(dit: CausalWanDiT, half: int) -> None:
+    """GELU(z) - GELU(-z) = z: twice the rows, once with each sign, make the text MLP start as a linear map."""
+    first, second = dit.text_embedding[0].weight, dit.text_embedding[2].weight
+    spread = torch.zeros(half, first.shape[1])
+    spread[:WAVE_DIM, :WAVE_DIM] = LOUD * torch.eye(WAVE_DIM)
+    nn.init.normal_(spread[WAVE_DIM:, WAVE_DIM:], std=0.7)
+    first.copy_(torch.cat((spread, -spread)))
+    out = torch.zeros(first.shape[0], half)
+    out[:half] = torch.eye(half)
+    second.copy_(torch.cat((out, -out), 1))
+
+
+def _pass_latents(dit: CausalWanDiT, start: int) -> None:
+    channels = dit.config.in_dim
+    numbers = 4 * channels
+    patch, head = dit.patch_embedding.weight, dit.head.head.weight
+    nn.init.normal_(patch, std=0.02)
+    order = torch.arange(numbers).view(channels, 2, 2)
+    patch[start : start + numbers] = torch.eye(numbers)[order.flatten()].view(numbers, channels, 1, 2, 2)
+    head.zero_()
+    for out_index, latent_index in enumerate(order.permute(1, 2, 0).flatten()):
+        head[out_index, start + latent_index] = 0.9

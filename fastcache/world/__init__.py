@@ -1,0 +1,1 @@
+"""The procedural world of the bundled tiny models: sprites over a textured background, told by a few plain words."""
