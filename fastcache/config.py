@@ -1,0 +1,293 @@
+"""From the command line to composed configurations, and plain words where it is wrong. Imports no torch.
+
+conf/ lies beside the package in a checkout and inside it in a wheel; the working directory plays no part.
+"""
+
+import re
+from collections.abc import Iterable, Sequence
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from hydra import compose, initialize_config_dir
+from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
+from hydra._internal.utils import get_args_parser
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override
+from hydra.errors import HydraException
+from omegaconf import DictConfig, OmegaConf, open_dict
+from omegaconf.errors import OmegaConfBaseException
+
+from fastcache.errors import UserError
+
+HERE = Path(__file__).resolve().parent
+CONF = HERE / "conf" if (HERE / "conf").is_dir() else HERE.parent / "conf"
+DIALS = ("thresh", "interval")
+GROUPS = ("model", "engine", "method", "sampler", "rescale", "prompts", "metric", "tracking", "experiment")
+KEYS = (
+    *GROUPS,
+    *("schedule", "prompt", "indicator", "num_videos", "frames", "seed", "weights", "device", "dtype"),
+    *("outputs", "force", "retry", "dry", "reference"),
+)
+FILE_GROUPS = ("prompts", "rescale")  # groups whose value may be the path of a file
+
+
+class Job(NamedTuple):
+    """One run as composed: its configuration and the option chosen in each group."""
+
+    cfg: DictConfig
+    choices: dict[str, str]
+
+
+class Plan(NamedTuple):
+    """What a command line asks for. ``argv`` is the command line for Hydra, ``jobs`` is None where it only asks Hydra
+    for information (``--cfg job`` and the like)."""
+
+    argv: list[str]
+    jobs: list[Job] | None
+    sweep: bool
+
+
+class MethodInfo(NamedTuple):
+    """What a method's YAML says of itself."""
+
+    name: str
+    idea: str
+    dial: str | None
+    default: float | None
+
+
+def plan(argv: Sequence[str]) -> Plan:
+    """Compose every job of a command line. Raises UserError on anything that no run would read."""
+    parser = get_args_parser()
+    parser.error = _bad_flag  # type: ignore[assignment, method-assign]
+    args = parser.parse_intermixed_args(list(argv))
+    if args.cfg or args.info or args.hydra_help or args.shell_completion or args.experimental_rerun:
+        return Plan(list(argv), None, False)
+    dirs = [Path(args.config_dir).absolute(), CONF] if args.config_dir else [CONF]
+    overrides = [new for word in args.overrides for new in _rewrite(word, dirs)]
+    words = [word for word in argv if word not in args.overrides] + overrides  # Hydra wants its flags first
+    parsed = _parse(overrides)
+    for override in parsed:
+        _check_key(override)
+        _check_choice(override, dirs)
+    search = [f"hydra.searchpath=[file://{dirs[0]}]"] if args.config_dir else []
+    with initialize_config_dir(version_base="1.3", config_dir=str(CONF)):
+        multirun, params = _sweep_of([*search, *_single(parsed)])
+        sweep = args.multirun or multirun
+        if not sweep and (several := [o for o in parsed if o.is_sweep_override()]):
+            key = several[0].key_or_group
+            hint = f"; for a list write {key}=[...]" if key == "metric" else ""
+            raise UserError(f"{several[0].input_line} names several values: add -m to run each of them{hint}")
+        lines = _expand([*params, *overrides]) if sweep else [overrides]
+        jobs = [compose_job([*search, *line]) for line in lines]
+    return Plan(words, jobs, sweep)
+
+
+def compose_job(overrides: Sequence[str]) -> Job:
+    """Compose one job inside an ``initialize_config_dir``. Raises UserError naming the closest known key."""
+    try:
+        cfg = compose("config", overrides=list(overrides), return_hydra_config=True)
+    except (HydraException, OmegaConfBaseException) as error:
+        raise _explained(error, overrides) from None
+    choices = {group: str(name) for group, name in cfg.hydra.runtime.choices.items() if group in GROUPS}
+    with open_dict(cfg):
+        del cfg["hydra"]
+    _check_dials(cfg, choices["method"], overrides)
+    return Job(cfg, choices)
+
+
+def load(group: str, name: str) -> dict[str, Any]:
+    """One shipped YAML of conf/ as it stands, unresolved. Raises UserError naming the closest option."""
+    path = CONF / group / f"{name}.yaml"
+    if not path.is_file():
+        raise UserError(_unknown(group, name, options(group)))
+    content = OmegaConf.to_container(OmegaConf.load(path))
+    assert isinstance(content, dict)
+    return {str(key): value for key, value in content.items()}
+
+
+def options(group: str, dirs: Iterable[Path] = (CONF,)) -> list[str]:
+    """Names that may be chosen in a group."""
+    return sorted({path.stem for folder in dirs for path in (folder / group).glob("*.yaml")})
+
+
+def methods() -> list[MethodInfo]:
+    """Every method with the idea in its YAML's first comment and its dial."""
+    found = []
+    for name in options("method"):
+        lines = (CONF / "method" / f"{name}.yaml").read_text().splitlines()
+        comments = [line.lstrip("# ") for line in lines if line.startswith("#") and "@package" not in line]
+        content = load("method", name)
+        dial = next((key for key in DIALS if key in content), None)
+        found.append(MethodInfo(name, comments[0] if comments else "", dial, content[dial] if dial else None))
+    return found
+
+
+def closest(word: str, known: Iterable[str]) -> str:
+    """A "did you mean" sentence with a space in front, or nothing."""
+    match = get_close_matches(word, sorted(known), n=1, cutoff=0.6)
+    return f" Did you mean {match[0]}?" if match else ""
+
+
+def _rewrite(word: str, dirs: Sequence[Path]) -> list[str]:
+    """Hydra's spelling of an option whose value is free text (prompt=) or may be a path (prompts=, rescale=)."""
+    key, equals, value = word.partition("=")
+    if key == "prompt" and equals and value != "null":
+        return [f"prompt={_quoted(value)}"]
+    if key not in FILE_GROUPS or not equals:
+        return [word]
+    values, names = value.split(","), options(key, dirs)
+    paths = [v for v in values if v not in names and ("/" in v or "." in v or Path(v).is_file())]
+    if not paths:
+        return [word]
+    if len(paths) < len(values):
+        raise UserError(f"{word} mixes files with names of conf/{key}/; sweep over one kind at a time")
+    files = [Path(path).expanduser().absolute() for path in paths]
+    for path in files:
+        if not path.is_file():
+            raise UserError(f"{key}={path}: no such file. {key} is a file or one of: {', '.join(_shown(names))}")
+    return [f"{key}=file", f"{key}.file={','.join(_quoted(str(path)) for path in files)}"]
+
+
+def _quoted(text: str) -> str:
+    """A literal string in Hydra's override grammar."""
+    if len(text) > 1 and text[0] == text[-1] and text[0] in "'\"":
+        text = text[1:-1]
+    escaped = re.sub(r"(\\*)'", r"\1\1\\'", text)  # backslashes are literal unless a quote follows them
+    return "'" + re.sub(r"(\\+)$", r"\1\1", escaped).replace("${", r"\${") + "'"
+
+
+def _parse(overrides: Sequence[str]) -> list[Override]:
+    for word in overrides:
+        if "=" not in word and not word.startswith("~"):
+            raise UserError(f"{word!r} is not an option; options are written name=value, e.g. thresh=0.3")
+    try:
+        return OverridesParser.create().parse_overrides(overrides=list(overrides))
+    except HydraException as error:
+        raise UserError(f"the command line cannot be read: {_first_line(error)}") from None
+
+
+def _check_key(override: Override) -> None:
+    key = override.key_or_group
+    root = re.split(r"[./@]", key)[0]
+    if root == "hydra":
+        return
+    if root not in (*KEYS, *DIALS):
+        raise UserError(f"no run reads {root}.{closest(root, (*KEYS, *DIALS))} --help lists the options")
+    if key == root and override.is_delete():
+        raise UserError(f"{override.input_line}: {root} cannot be left out")
+    if key == root and (override.is_add() or override.is_force_add()) and root in KEYS:
+        raise UserError(f"{override.input_line}: write it without +, as {root}={override.get_value_string()}")
+
+
+def _check_choice(override: Override, dirs: Sequence[Path]) -> None:
+    """Every name chosen in a group exists."""
+    group = override.key_or_group
+    if group not in GROUPS or override.is_delete():
+        return
+    values = [override.value()] if not override.is_sweep_override() else [*override.sweep_iterator()]
+    names = options(group, dirs)
+    for value in values:
+        for name in value if isinstance(value, list) else [value]:
+            absent = name is None and group == "experiment"
+            if str(name) not in names and not absent:
+                raise UserError(_unknown(group, str(name), names))
+
+
+def _unknown(group: str, name: str, names: Iterable[str]) -> str:
+    shown = _shown(names)
+    return f"{group}={name} does not exist.{closest(name, shown)} The choices: {', '.join(shown) or 'none yet'}"
+
+
+def _shown(names: Iterable[str]) -> list[str]:
+    return [name for name in names if name != "file"]
+
+
+def _single(parsed: Sequence[Override]) -> list[str]:
+    """The overrides with each sweep reduced to its first value."""
+    return [
+        f"{o.get_key_element()}={next(iter(o.sweep_string_iterator()))}" if o.is_sweep_override() else str(o.input_line)
+        for o in parsed
+    ]
+
+
+def _sweep_of(overrides: Sequence[str]) -> tuple[bool, list[str]]:
+    """Whether an experiment's YAML asks for a sweep, and over what."""
+    if not any(line.startswith(("experiment=", "hydra")) for line in overrides):
+        return False, []
+    try:
+        hydra = compose("config", overrides=list(overrides), return_hydra_config=True).hydra
+        params = hydra.sweeper.get("params") or {}
+        return str(hydra.mode or "").endswith("MULTIRUN"), [f"{key}={value}" for key, value in params.items()]
+    except (HydraException, OmegaConfBaseException) as error:
+        raise _explained(error, overrides) from None
+
+
+def _expand(lines: Sequence[str]) -> list[list[str]]:
+    """The jobs that Hydra's sweeper will make of these overrides."""
+    try:
+        parsed = OverridesParser.create().parse_overrides(overrides=list(lines))
+        return BasicSweeper.split_arguments(parsed, max_batch_size=None)[0]
+    except HydraException as error:
+        raise UserError(f"the sweep cannot be read: {_first_line(error)}") from None
+
+
+def _check_dials(cfg: DictConfig, method: str, overrides: Sequence[str]) -> None:
+    """A dial at top level must be read by the method."""
+    read = OmegaConf.to_yaml(cfg.method, resolve=False)
+    keys = {override.partition("=")[0] for override in overrides}
+    for dial in DIALS:
+        if dial in cfg and not re.search(rf"\$\{{[^}}]*\b{dial}\b", read) and f"method.{dial}" not in keys:
+            raise UserError(_no_dial(method, dial))
+
+
+def _no_dial(method: str, dial: str) -> str:
+    known = methods()
+    own = next((m for m in known if m.name == method), None)
+    owners = ", ".join(m.name for m in known if m.dial == dial) or "no method"
+    if own is not None and own.dial is not None:
+        return f"method={method} has no {dial}; its dial is {own.dial}, e.g. {own.dial}={own.default}"
+    return f"method={method} has no {dial}: it has no dial. {dial} belongs to {owners}"
+
+
+def _explained(error: Exception, overrides: Sequence[str]) -> UserError:
+    """What Hydra could not compose, in our words."""
+    roots = [override.lstrip("+").partition("=")[0] for override in overrides]
+    base = [line for line, root in zip(overrides, roots, strict=True) if root in (*GROUPS, "hydra.searchpath")]
+    try:
+        cfg = compose("config", overrides=[line for line in base if not line.startswith("+")], return_hydra_config=True)
+    except (HydraException, OmegaConfBaseException):
+        return UserError(f"the configuration cannot be composed: {_first_line(error)}")
+    method = str(cfg.hydra.runtime.choices.method)
+    for dial in DIALS:
+        if dial in roots and dial not in cfg:
+            return UserError(_no_dial(method, dial))
+    for override, root in zip(overrides, roots, strict=True):
+        exists = OmegaConf.select(cfg, root, default=None) is not None
+        if exists and override.startswith("+") and not override.startswith("++"):
+            return UserError(f"{override}: {root} exists already; write {override.lstrip('+')}")
+    if unknown := re.search(r"Could not override '([^']+)'", str(error)):
+        key = unknown[1]
+        return UserError(f"no run reads {key}.{closest(key, _leaves(cfg))} --help lists the options")
+    return UserError(f"the configuration cannot be composed: {_first_line(error)}")
+
+
+def _leaves(cfg: DictConfig, prefix: str = "") -> list[str]:
+    """Dotted names of every value outside Hydra's own."""
+    found = []
+    for key in map(str, cfg):
+        value = cfg._get_node(key)
+        if isinstance(value, DictConfig) and f"{prefix}{key}" != "hydra":
+            found += _leaves(value, f"{prefix}{key}.")
+        elif key != "_target_":
+            found.append(f"{prefix}{key}")
+    return found
+
+
+def _first_line(error: Exception) -> str:
+    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+
+
+def _bad_flag(message: str) -> None:
+    raise UserError(f"{message}; options are written name=value, e.g. thresh=0.3 (--help shows examples)")

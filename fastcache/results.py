@@ -1,0 +1,235 @@
+"""A run on disk: the folder its signature names, what is done and what is missing, and its reference. No torch.
+
+Files appear whole or not at all (written aside, then renamed); ``done.json`` comes last. One process writes a folder at
+a time: it holds a lock that ends with the process, so nothing that a killed one leaves behind blocks the next.
+"""
+
+import fcntl
+import hashlib
+import json
+import os
+import shutil
+import socket
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+import yaml
+
+from fastcache.errors import UserError
+from fastcache.settings import Settings, number
+
+SIGNED = ("model", "engine", "sampler", "method", "schedule", "prompts", "frames", "seed", "device", "dtype")
+
+
+def signed(s: Settings) -> dict[str, Any]:
+    """What can change a pixel: the settings without names, paths, metrics and switches; weights by their hash."""
+    payload = {key: s[key] for key in SIGNED}
+    payload["device"] = str(s["device"]).partition(":")[0]
+    payload["weights"] = s["weights"] and s["weights"]["sha256"]
+    # Only a method that takes a rescale is changed by it; "fit" holds the numbers, or what auto will fit on.
+    payload["rescale"] = s["rescale"].get("fit") if "rescale" in s["method"] else None
+    return _canonical(payload)
+
+
+def signature(s: Settings) -> str:
+    """Eight hex digits that name a run."""
+    text = json.dumps(signed(s), sort_keys=True, allow_nan=False)
+    return hashlib.sha256(text.encode()).hexdigest()[:8]
+
+
+def folder_name(s: Settings) -> str:
+    """<method>-<dial>-<schedule>-<signature>"""
+    dial = "nodial" if s["dial"] is None else number(s["dial"])
+    return f"{s['choices']['method']}-{dial}-{s['schedule']}-{signature(s)}"
+
+
+@dataclass(frozen=True)
+class Folder:
+    """The folder of one run of ``count`` videos."""
+
+    path: Path
+    signature: str
+    count: int
+
+    @classmethod
+    def of(cls, s: Settings) -> "Folder":
+        return cls(Path(s["outputs"]).expanduser().absolute() / folder_name(s), signature(s), s["num_videos"])
+
+    @classmethod
+    def open(cls, path: Path) -> "Folder":
+        """A finished run of whatever settings. Raises UserError where there is none."""
+        done = read_json(path / "done.json")
+        if not isinstance(done, dict) or not {"signature", "num_videos"} <= done.keys():
+            raise UserError(f"{path} is not a finished run: no done.json; expected a folder of outputs/")
+        return cls(path, str(done["signature"]), int(done["num_videos"]))
+
+    @property
+    def finished(self) -> bool:
+        done = read_json(self.path / "done.json")
+        return isinstance(done, dict) and done.get("signature") == self.signature and not self.missing()
+
+    def missing(self) -> list[int]:
+        """Videos still to be made."""
+        return [
+            i for i in range(self.count) if not (self._video(i, "npz").is_file() and self._video(i, "json").is_file())
+        ]
+
+    def save_video(self, idx: int, frames: np.ndarray, info: Mapping[str, Any]) -> None:
+        """Keep frames uint8 [T, H, W, 3] without loss, and what was noted while they were made."""
+        with written_aside(self._video(idx, "npz")) as path, path.open("wb") as file:
+            np.savez_compressed(file, frames=frames)
+        write_json(self._video(idx, "json"), info)
+
+    def frames(self, idx: int) -> np.ndarray:
+        """Frames uint8 [T, H, W, 3]. Raises UserError if the file is missing or damaged."""
+        path = self._video(idx, "npz")
+        try:
+            with np.load(path) as file:
+                return file["frames"]
+        except (OSError, ValueError, KeyError, EOFError) as error:
+            raise UserError(f"{path} cannot be read ({error}); make the run again with force=true") from None
+
+    def info(self, idx: int) -> dict[str, Any]:
+        """What save_video was given beside the frames."""
+        info = read_json(self._video(idx, "json"))
+        if not isinstance(info, dict):
+            raise UserError(f"{self._video(idx, 'json')} is missing or damaged; make the run again with force=true")
+        return info
+
+    def mp4(self, idx: int) -> Path:
+        return self._video(idx, "mp4")
+
+    def settings(self) -> dict[str, Any]:
+        """config.yaml as it was written."""
+        try:
+            loaded = yaml.safe_load((self.path / "config.yaml").read_text(encoding="utf-8"))
+        except (OSError, yaml.YAMLError) as error:
+            raise UserError(f"{self.path}/config.yaml cannot be read: {error}") from None
+        return loaded if isinstance(loaded, dict) else {}
+
+    def scores(self) -> dict[str, Any] | None:
+        scores = read_json(self.path / "scores.json")
+        return scores if isinstance(scores, dict) else None
+
+    def start(self, s: Settings) -> None:
+        """Make the folder ready to be filled; with force=true, empty it first."""
+        if s["force"]:
+            (self.path / "done.json").unlink(missing_ok=True)
+            shutil.rmtree(self.path / "videos", ignore_errors=True)
+            for name in ("scores.json", "trace.json", "sheet.png", "failed.json"):
+                (self.path / name).unlink(missing_ok=True)
+        (self.path / "videos").mkdir(parents=True, exist_ok=True)
+        text = yaml.safe_dump(s | {"signature": self.signature}, sort_keys=False, allow_unicode=True, width=120)
+        write_text(self.path / "config.yaml", text)
+
+    @contextmanager
+    def lock(self, wait: bool = False) -> Iterator[None]:
+        """Be the only writer. Raises UserError if another process is, unless ``wait``."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        with (self.path / ".lock").open("a+") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+            except BlockingIOError:
+                file.seek(0)
+                raise UserError(
+                    f"{self.path} is being written by {file.read() or 'another process'}; let it finish"
+                ) from None
+            _sign(file)
+            yield
+
+    def _video(self, idx: int, kind: str) -> Path:
+        return self.path / "videos" / f"{idx}.{kind}"
+
+
+def find_run(outputs: str, name: str) -> Folder:
+    """The finished run of a signature under ``outputs``, or of a folder. Raises UserError where there is none."""
+    if Path(name).expanduser().is_dir():
+        return Folder.open(Path(name).expanduser().absolute())
+    root = Path(outputs).expanduser().absolute()
+    found = [path.parent for path in sorted(root.glob(f"*-{name}/done.json"))] if "/" not in name else []
+    if not found:
+        raise UserError(
+            f"reference={name}: no finished run of that signature in {root} and no such folder; reference=auto makes one"
+        )
+    return Folder.open(found[0])
+
+
+def differing(s: Settings, other: Mapping[str, Any]) -> list[str]:
+    """The signed keys in which two runs differ beyond method, schedule and engine: "frames: 21 here, 6 there"."""
+    ours = signed(s)
+    try:
+        theirs = signed(dict(other))
+    except (KeyError, AttributeError, TypeError):
+        return ["config.yaml: not readable there"]
+    keys = [key for key in ours if key not in ("method", "schedule", "engine", "rescale") and ours[key] != theirs[key]]
+    return [f"{key}: {_short(ours[key])} here, {_short(theirs[key])} there" for key in keys]
+
+
+def check_writable(outputs: str, try_it: bool = True) -> None:
+    """Raise UserError unless runs can be written under ``outputs``; ``try_it`` makes the folder to find out."""
+    root = Path(outputs).expanduser().absolute()
+    try:
+        if try_it:
+            root.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryFile(dir=root):
+                return
+        near = next(path for path in (root, *root.parents) if path.exists())
+        if not near.is_dir() or not os.access(near, os.W_OK | os.X_OK):
+            raise PermissionError(f"{near} is not a folder that can be written")
+    except OSError as error:
+        raise UserError(
+            f"outputs={outputs} cannot be written ({error.strerror or error}); choose another: outputs=DIR"
+        ) from None
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Strict JSON, whole or not at all. Raises ValueError on NaN and Infinity."""
+    write_text(path, json.dumps(value, indent=1, allow_nan=False, ensure_ascii=False) + "\n")
+
+
+def write_text(path: Path, text: str) -> None:
+    with written_aside(path) as aside:
+        aside.write_text(text, encoding="utf-8")
+
+
+@contextmanager
+def written_aside(path: Path) -> Iterator[Path]:
+    """A path to write to, renamed to ``path`` at the end and removed on an error."""
+    aside = path.with_name(f".{os.getpid()}.{path.name}")
+    try:
+        yield aside
+        os.replace(aside, path)
+    finally:
+        aside.unlink(missing_ok=True)
+
+
+def read_json(path: Path) -> Any:
+    """The value, or None where the file is missing or no JSON."""
+    with suppress(OSError, ValueError):
+        return json.loads(path.read_text(encoding="utf-8"))
+    return None
+
+
+def _sign(file: IO[str]) -> None:
+    file.truncate(0)
+    file.write(f"process {os.getpid()} on {socket.gethostname()}")
+    file.flush()
+
+
+def _canonical(value: Any) -> Any:
+    """Equal settings in equal form: 0 and 0.0, tuples and lists."""
+    if isinstance(value, Mapping):
+        return {str(key): _canonical(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_canonical(item) for item in value]
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def _short(value: Any) -> str:
+    text = json.dumps(value)
+    return text if len(text) <= 60 else text[:57] + "..."

@@ -1,0 +1,163 @@
+"""From a composed configuration to the settings of a run: plain values, checked before anything is built. No torch."""
+
+import copy
+import hashlib
+import math
+import re
+from pathlib import Path
+from typing import Any
+
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from fastcache import config
+from fastcache.errors import UserError
+from fastcache.schedule import parse_schedule
+
+Settings = dict[str, Any]
+"""The whole resolved configuration of a run, ``config.yaml`` of its folder. Beyond conf/config.yaml's keys: choices
+(the option chosen in each group), dial (a number or None), prompts (a list of texts), weights (path and sha256)."""
+
+DTYPES = ("float32", "bfloat16", "float16")
+
+
+def resolve(job: config.Job) -> Settings:
+    """The settings of a job. Raises UserError on a value that no run can use."""
+    try:
+        plain = OmegaConf.to_container(job.cfg, resolve=True, throw_on_missing=True)
+    except OmegaConfBaseException as error:
+        raise UserError(f"the configuration cannot be resolved: {str(error).splitlines()[0]}") from None
+    assert isinstance(plain, dict)
+    s: Settings = {str(key): value for key, value in plain.items()}
+    s["choices"] = dict(job.choices)
+    s["schedule"] = str(s["schedule"])
+    for key, least in (("frames", 1), ("seed", 0), ("num_videos", 1)):
+        _whole(s, key, least)
+    for key in ("force", "retry", "dry"):
+        if not isinstance(s[key], bool):
+            raise UserError(f"{key}={s[key]}: expected true or false")
+    if s["dtype"] not in DTYPES:
+        raise UserError(f"dtype={s['dtype']} is not one of {', '.join(DTYPES)}")
+    if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", str(s["device"])):
+        raise UserError(f"device={s['device']} is not one of auto, cpu, cuda, cuda:N")
+    _check_sampling(s)
+    s["dial"] = _dial(s)
+    s["prompts"] = _prompts(s)
+    s["num_videos"] = len(s["prompts"])
+    s["weights"] = _weights(s)
+    return s
+
+
+def reference_of(s: Settings) -> Settings:
+    """The run that a run is scored against: nothing cached, the default engine, all else equal.
+
+    ``method=euler`` stands for another sampler, so its reference is that of the stock sampler, on the same steps.
+    """
+    r = copy.deepcopy(s)
+    r["method"] = config.load("method", "none")["method"]
+    r["engine"] = config.load("engine", "vanilla")
+    r["schedule"] = "F" * len(s["sampler"]["steps"])
+    r["choices"] |= {"method": "none", "engine": "vanilla"}
+    r |= {"dial": None, "reference": "auto", "force": False}
+    for dial in config.DIALS:
+        r.pop(dial, None)
+    if s["choices"]["method"] == "euler":
+        stock = config.load("sampler", "few_step")
+        shared = {key: value for key, value in s["sampler"].items() if key in stock and key != "_target_"}
+        r["sampler"], r["choices"]["sampler"] = stock | shared, "few_step"
+    return r
+
+
+def label(s: Settings) -> str:
+    """What tables print: euler, none FFFF, motioncache 0.3 FxxF."""
+    method = s["choices"]["method"]
+    if method == "euler" and set(s["schedule"]) == {"F"}:
+        return str(method)
+    return " ".join([method, *([number(s["dial"])] if s["dial"] is not None else []), s["schedule"]])
+
+
+def number(value: float) -> str:
+    """A dial in as few digits as tell it: 0.3, 1, 0.05."""
+    return f"{value:.12f}".rstrip("0").rstrip(".") if abs(value) < 1e15 else f"{value:g}"
+
+
+def sha256(path: Path) -> str:
+    """Hash of a file's bytes."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _whole(s: Settings, key: str, least: int) -> None:
+    value = s[key]
+    if value is None and key == "num_videos":
+        return
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise UserError(f"{key}={value}: expected a whole number, {least} or more; e.g. {key}={max(least, 1)}")
+
+
+def _check_sampling(s: Settings) -> None:
+    sampler, name = s["sampler"], s["choices"]["sampler"]
+    if s["choices"]["method"] == "euler" and name != "euler":
+        raise UserError(f"method=euler is the Euler sampler without caching, but sampler={name}; leave sampler= out")
+    if isinstance(sampler.get("steps"), list):
+        parse_schedule(s["schedule"], len(sampler["steps"]))
+    size = sampler.get("frames_per_chunk")
+    if isinstance(size, int) and size > 0 and s["frames"] % size:
+        below = s["frames"] // size * size
+        near = f"frames={below} or frames={below + size}" if below else f"frames={size}"
+        raise UserError(f"frames={s['frames']} is not a multiple of {size}, the frames of a chunk; try {near}")
+
+
+def _dial(s: Settings) -> float | None:
+    """The method's dial, checked to be a number at all; its range is the method's own business."""
+    dial = next((key for key in config.DIALS if key in s["method"]), None)
+    if dial is None:
+        return None
+    value, least = s["method"][dial], 1 if dial == "interval" else 0
+    good = isinstance(value, int | float) and not isinstance(value, bool)
+    if not good or not math.isfinite(value) or value < least:
+        raise UserError(f"{dial}={value}: expected a number, {least} or more; e.g. {dial}={max(least, 0.3)}")
+    s["method"][dial] = float(value)
+    return float(value)
+
+
+def _prompts(s: Settings) -> list[str]:
+    source = s["prompts"]
+    if s["prompt"] is not None:
+        source = {"name": "prompt", "texts": [str(s["prompt"])]}
+    elif "file" in source:
+        source = {"name": source["file"], "texts": _lines(Path(source["file"]))}
+    texts = [str(text).strip() for text in source["texts"]]
+    if not all(texts):
+        raise UserError("a prompt is empty; say what to show, e.g. prompt='a red circle moves left'")
+    wanted = len(texts) if s["num_videos"] is None else s["num_videos"]
+    if wanted > len(texts):
+        raise UserError(f"num_videos={wanted}, but prompts={source['name']} holds {len(texts)}; try prompts=eval")
+    return texts[:wanted]
+
+
+def _lines(path: Path) -> list[str]:
+    try:
+        texts = [line.strip() for line in path.read_text(encoding="utf-8").splitlines()]
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"prompts={path} cannot be read: {error}") from None
+    texts = [text for text in texts if text]
+    if not texts:
+        raise UserError(f"prompts={path} is empty; expected a text file, one prompt a line")
+    return texts
+
+
+def _weights(s: Settings) -> dict[str, str] | None:
+    """Path and hash of the checkpoint: weights= or what the model's YAML names (relative to the package)."""
+    own = s["model"].pop("weights", None)
+    name = s["weights"] or own
+    if name is None:
+        return None
+    path = Path(str(name)).expanduser()
+    path = path.absolute() if s["weights"] else config.HERE / path
+    if not path.is_file():
+        raise UserError(f"weights={path}: no such file; leave weights= out for the weights that come with the model")
+    try:
+        return {"path": str(path), "sha256": sha256(path)}
+    except OSError as error:
+        raise UserError(f"weights={path} cannot be read: {error}") from None

@@ -1,0 +1,129 @@
+"""What a run prints: help, one header line, one progress bar, one table. Imports no torch."""
+
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from types import TracebackType
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+from rich.text import Text
+
+from fastcache import config
+from fastcache.settings import Settings, number
+
+EXAMPLES = """\
+python -m fastcache.run method=motioncache thresh=0.3
+python -m fastcache.run -m method=teacache,motioncache thresh=0.05,0.1,0.2,0.4
+python -m fastcache.run method=reuse schedule=Fxxx prompt="a red circle moves left, a blue square stays"
+"""
+WIDTH = 120  # of what goes to a file or a pipe
+
+
+def console(stderr: bool = False) -> Console:
+    """A console of now: tests and job launchers exchange the standard streams."""
+    file = sys.stderr if stderr else sys.stdout
+    made = Console(file=file, highlight=False, soft_wrap=True)
+    return made if made.is_terminal else Console(file=file, highlight=False, soft_wrap=True, width=WIDTH)
+
+
+def say(text: str) -> None:
+    console().print(Text(text))
+
+
+def error(message: object) -> None:
+    """The one message of a command that cannot be done."""
+    console(stderr=True).print(Text(f"error: {message}"))
+
+
+def help_text() -> str:
+    """Three examples, one line a method, the other choices."""
+    rows = [(m.name, "-" if m.dial is None else f"{m.dial}={m.default:g}", m.idea) for m in config.methods()]
+    wide = [max(len(row[i]) for row in rows) for i in (0, 1)]
+    lines = [f"  {name:<{wide[0]}}  {dial:<{wide[1]}}  {idea}" for name, dial, idea in rows]
+    groups = [group for group in config.GROUPS if group != "method" and config.options(group)]
+    choices = [f"  {group}={', '.join(n for n in config.options(group) if n != 'file')}" for group in groups]
+    plain = ", ".join(key for key in config.KEYS if key not in config.GROUPS)
+    return "\n".join(
+        [
+            "Generate videos with a cache method and score them against the run that computes everything.",
+            "",
+            *(f"  {line}" for line in EXAMPLES.splitlines()),
+            "",
+            "method=        dial       idea",
+            *lines,
+            "",
+            "Other choices:",
+            *choices,
+            f"  prompts=FILE (one prompt a line), rescale=FILE, metric=[psnr,lpips]; values of: {plain}",
+            "",
+            "dry=true says what a command would do; --cfg job prints its configuration; conf/ holds every default.",
+        ]
+    )
+
+
+def header(s: Settings, signature: str) -> str:
+    """One line that says what runs."""
+    choices = s["choices"]
+    dial = next((f" {key}={number(s['dial'])}" for key in config.DIALS if key in s["method"]), "")
+    rescale = [f"rescale {s['rescale']['name']}"] if "rescale" in s["method"] else []
+    videos = f"{s['num_videos']} video{'s' if s['num_videos'] > 1 else ''} of {s['frames']} latent frames"
+    parts = [choices["model"], choices["engine"], f"{choices['method']}{dial}", s["schedule"], choices["sampler"]]
+    return f"{signature}  " + " · ".join([*parts, *rescale, videos, f"seed {s['seed']}", s["device"]])
+
+
+class Bar:
+    """Progress over the chunks of all videos; a line a video where there is no terminal to draw on."""
+
+    def __init__(self, videos: int, chunks: int, done: int = 0, title: str = "", draw: bool = True) -> None:
+        self.videos, self.chunks, self.done, self.title = videos, chunks, done, title
+        self.console = console()
+        self.progress: Progress | None = None
+        if draw and self.console.is_terminal:
+            columns = (TextColumn("{task.description}"), BarColumn(bar_width=24), TimeRemainingColumn())
+            self.progress = Progress(*columns, console=self.console, transient=True)
+            self.task = self.progress.add_task("", total=videos * chunks, completed=done * chunks)
+
+    def __enter__(self) -> "Bar":
+        if self.progress is not None:
+            self.progress.start()
+        return self
+
+    def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if self.progress is not None:
+            self.progress.stop()
+
+    def step(self, idx: int, chunk_idx: int, letters: str, compute: float) -> None:
+        """One denoising step of a chunk is done; ``letters`` are its trace so far."""
+        if self.progress is not None:
+            where = f"video {idx + 1}/{self.videos}  chunk {chunk_idx + 1}/{self.chunks}"
+            text = f"{self.title}{where}  trace {letters:<4}  compute {compute:.2f}"
+            self.progress.update(self.task, description=text, completed=self.done * self.chunks + chunk_idx)
+
+    def video(self, idx: int, letters: Sequence[str], compute: float, seconds: float) -> None:
+        """A whole video is on disk."""
+        self.done += 1
+        if self.progress is None:
+            text = f"{self.title}video {idx + 1}/{self.videos}  trace {' '.join(letters)}"
+            say(f"{text}  compute {compute:.2f}  {seconds:.2f} s")
+
+
+def table(rows: Iterable[Mapping[str, Any]], reference: str | None = None) -> None:
+    """Print scores.json objects, slowest first. A dash is a number that was not measured, never a zero."""
+    made = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
+    made.add_column("run")
+    for title in ("compute", "forward", "ceiling", "speedup", "LPIPS (down)", "SSIM (up)", "PSNR (up)"):
+        made.add_column(title, justify="right")
+    for row in sorted(rows, key=lambda row: row["speedup"] or 0.0):
+        is_reference = row["signature"] == row["reference"]
+        cells = [f"{row['compute_fraction']:.3f}", f"{row['forward_fraction']:.3f}", f"{row['ceiling']:.2f}x"]
+        cells += [_cell(row, "speedup", "{:.2f}x"), _cell(row, "lpips", "{:.4f}"), _cell(row, "ssim", "{:.4f}")]
+        made.add_row(row["label"] + (" (reference)" if is_reference else ""), *cells, _cell(row, "psnr", "{:.2f}"))
+    console().print(made)
+
+
+def _cell(row: Mapping[str, Any], name: str, form: str) -> str:
+    if row[name] is not None:
+        return form.format(row[name])
+    return "exact" if row.get(f"{name}_why") == "identical" else "-"
