@@ -45,7 +45,7 @@ def chunk_plan(num_frames: int, chunk_size: int, policy: str = "exact") -> tuple
 def chunk_ends(plan: Sequence[int], tokens_per_frame: int, device: Device = "cpu") -> Tensor:
     """int64 [T]: for each token the index just past the last token of its chunk."""
     sizes = torch.tensor(plan, device=device) * tokens_per_frame
-    return sizes.cumsum(0).repeat_interleave(sizes)
+    return sizes.cumsum(0).repeat_interleave(sizes, output_size=sum(plan) * tokens_per_frame)
 
 
 def pad_len(length: int, multiple: int = FLEX_MULTIPLE) -> int:
@@ -136,7 +136,7 @@ def _rule(
     low2 = high2 = torch.zeros_like(ends)
     if teacher:
         sizes = torch.tensor(plan, device=device) * tokens_per_frame
-        starts = ends - sizes.repeat_interleave(sizes)
+        starts = ends - sizes.repeat_interleave(sizes, output_size=total)
         none = torch.zeros_like(ends)
         low, high = torch.cat([low, none]), torch.cat([high, starts])
         low2, high2 = torch.cat([none, starts + total]), torch.cat([none, ends + total])
