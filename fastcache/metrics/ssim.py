@@ -6,7 +6,6 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from fastcache.metrics.base import Clip, FrameScores, NotComputable, check_clips
 
@@ -21,14 +20,19 @@ def gaussian() -> Tensor:
 
 
 def local_mean(image: Tensor, window: Tensor) -> Tensor:
-    """Window average of [N, 1, H, W], valid positions only: [N, 1, H - 10, W - 10]."""
-    rows = functional.conv2d(image, window.view(1, 1, -1, 1))
-    return functional.conv2d(rows, window.view(1, 1, 1, -1))
+    """Window average of [..., H, W] over its last two axes, valid positions only: [..., H - 10, W - 10]."""
+    for axis in (-2, -1):  # eleven shifted sums: several times faster than conv2d in float64
+        length = image.shape[axis] - WINDOW + 1
+        total = image.narrow(axis, 0, length) * window[0]
+        for shift in range(1, WINDOW):
+            total.add_(image.narrow(axis, shift, length), alpha=float(window[shift]))
+        image = total
+    return image
 
 
 def frame_ssim(frame: np.ndarray, reference: np.ndarray, window: Tensor) -> float:
     """Mean SSIM of two uint8 frames [H, W, 3] over channels and valid positions, in float64."""
-    x, y = (torch.from_numpy(image).double().div(255).permute(2, 0, 1)[:, None] for image in (frame, reference))
+    x, y = (torch.from_numpy(image).double().div(255).permute(2, 0, 1).contiguous() for image in (frame, reference))
     mean_x, mean_y, xx, yy, xy = local_mean(torch.cat([x, y, x * x, y * y, x * y]), window).chunk(5)
     var_x, var_y, cov = xx - mean_x * mean_x, yy - mean_y * mean_y, xy - mean_x * mean_y
     luminance = (2 * mean_x * mean_y + C1) / (mean_x * mean_x + mean_y * mean_y + C1)
