@@ -2,10 +2,12 @@
 
 Flow matching at the sampler's own noise levels, teacher forcing over whole 21-frame clips after a while of single
 frames, and re-noised own predictions (what a few-step sampler feeds back). Resumable: the same command goes on from
-the last checkpoint in ``out``.
+the last checkpoint in ``out``. On several cores, one process a core (each draws its own batches, gradients are averaged):
+torchrun --nproc-per-node 2 -m fastcache.train minutes=90 out=runs/tiny_t2v
 """
 
 import json
+import os
 import sys
 import time
 from dataclasses import dataclass
@@ -13,6 +15,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+import torch.distributed as dist
 from torch import Tensor
 
 from fastcache.models.dit import CausalWanDiT
@@ -25,7 +28,7 @@ from fastcache.training.muon import Muon
 
 @dataclass
 class Recipe:
-    """``minutes`` of CPU time in all; fractions are of that budget."""
+    """``minutes`` of wall time in all; fractions are of that budget."""
 
     minutes: float = 90.0
     out: str = "runs/tiny_t2v"
@@ -39,6 +42,7 @@ class Recipe:
     renoise: float = 0.3  # share of iterations that regress from a re-noised own prediction
     decay_from: float = 0.55  # linear decay of the learning rate from here on
     context_noise: float = 0.06
+    frames: int = 28  # single frames of a batch
     threads: int = 1
     save_every: float = 120.0  # seconds
 
@@ -83,6 +87,9 @@ class Trainer:
         self.out.mkdir(parents=True, exist_ok=True)
         torch.set_num_threads(recipe.threads)
         torch.manual_seed(recipe.seed)
+        if "WORLD_SIZE" in os.environ:
+            dist.init_process_group("gloo")
+        self.rank = dist.get_rank() if dist.is_initialized() else 0
         self.dit = build(tiny_config())
         init_tiny(self.dit)
         matrices = [p for n, p in self.dit.named_parameters() if n.startswith("blocks.") and p.ndim == 2]
@@ -101,34 +108,48 @@ class Trainer:
     def batch(self, rng: np.random.Generator, progress: float) -> Batch:
         u = rng.random()
         if progress < self.recipe.frames_until or u < self.recipe.single_frames:
-            return make_batch(rng, 0, 36)
+            return make_batch(rng, 0, self.recipe.frames)
         if u < self.recipe.single_frames + self.recipe.full_clips:
             return make_batch(rng, 7, 1)
         return make_batch(rng, 2, 4)
 
     def run(self) -> None:
-        budget, saved, recent = 60 * self.recipe.minutes, time.process_time(), []
+        budget, saved, recent, took = 60 * self.recipe.minutes, time.perf_counter(), [], 0.0
         while self.seconds < budget:
-            begin = time.process_time()
+            begin = time.perf_counter()
             progress = self.seconds / budget
-            rng = np.random.default_rng((self.recipe.seed, 1, self.iteration))
+            rng = np.random.default_rng((self.recipe.seed, 1 + self.rank, self.iteration))
             generator = torch.Generator().manual_seed(int(rng.integers(2**62)))
             batch = self.batch(rng, progress)
             renoise = progress > self.recipe.frames_until / 2 and rng.random() < self.recipe.renoise
             loss = flow_loss(self.dit, batch, generator, self.recipe, renoise)
             loss.backward()
+            self.seconds += self.share(took)  # of the iteration before: the step below still lies ahead
             torch.nn.utils.clip_grad_norm_(self.dit.parameters(), 1.0)
             self.update(progress)
             recent.append(loss.item())
             self.iteration += 1
-            self.seconds += time.process_time() - begin
-            if self.iteration % 50 == 0:
+            took = time.perf_counter() - begin
+            if self.iteration % 50 == 0 and self.rank == 0:
                 self.curve.append([self.iteration, round(self.seconds, 1), round(float(np.mean(recent)), 5)])
                 print(*self.curve[-1], flush=True)
                 recent.clear()
-            if time.process_time() - saved > self.recipe.save_every or self.seconds >= budget:
-                self.save()
-                saved = time.process_time()
+            if time.perf_counter() - saved > self.recipe.save_every or self.seconds >= budget:
+                if self.rank == 0:
+                    self.save()
+                saved = time.perf_counter()
+
+    def share(self, seconds: float) -> float:
+        """Average gradients and the clock over all processes, so that every one takes the same step."""
+        if not dist.is_initialized():
+            return seconds
+        grads = [p.grad for p in self.dit.parameters()]
+        flat = torch.cat([g.flatten() for g in grads] + [torch.tensor([seconds])])
+        dist.all_reduce(flat)
+        flat /= dist.get_world_size()
+        for grad, part in zip(grads, flat[:-1].split([g.numel() for g in grads]), strict=True):
+            grad.copy_(part.view_as(grad))
+        return float(flat[-1])
 
     def update(self, progress: float) -> None:
         warm = min(1.0, (self.iteration + 1) / 40)
