@@ -42,7 +42,7 @@ def test_mp4_of_odd_sizes_is_made_even(tmp_path):
 def test_a_failed_encoding_leaves_the_old_file(tmp_path, monkeypatch):
     path = write_mp4(tmp_path / "a.mp4", scene(2))
     before = path.read_bytes()
-    monkeypatch.setattr("fastcache.media.video.os.replace", lambda *names: (_ for _ in ()).throw(OSError("disk full")))
+    monkeypatch.setattr("os.replace", lambda *names: (_ for _ in ()).throw(OSError("disk full")))
     with pytest.raises(OSError, match="disk full"):
         write_mp4(path, scene(3))
     assert path.read_bytes() == before and len(list(tmp_path.iterdir())) == 1

@@ -10,7 +10,8 @@ from PIL import Image, ImageDraw
 from fastcache.errors import UserError
 from fastcache.media import text
 from fastcache.media.text import ALERT, FAINT, INK, PAPER
-from fastcache.media.video import GAIN, Clip, appearing, check, difference, enlarge
+from fastcache.media.video import GAIN, Clip, check, difference, enlarge
+from fastcache.results import written_aside
 
 PANEL = 160  # least height of a picture, px
 WIDEST = 320  # larger pictures are shrunk to this width, px
@@ -56,9 +57,11 @@ def contact_sheet(path: Path | str, videos: Sequence[SheetVideo], title: str, su
     for part in parts:
         sheet.paste(part, (0, top))
         top += part.height
-    with appearing(path) as partial:
-        sheet.save(partial, format="PNG", optimize=True)
-    return Path(path)
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with written_aside(path) as aside:
+        sheet.save(aside, format="PNG", optimize=True)
+    return path
 
 
 def _head(width: int, title: str, subtitle: str) -> Image.Image:

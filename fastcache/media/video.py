@@ -1,8 +1,5 @@
 """Clips for the eye: enlarged, side by side, as mp4."""
 
-import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from fractions import Fraction
 from pathlib import Path
 
@@ -11,6 +8,7 @@ from PIL import Image, ImageDraw
 
 from fastcache.errors import UserError
 from fastcache.media.text import FAINT, INK, PAPER, Colour, centred
+from fastcache.results import written_aside
 
 Clip = np.ndarray  # uint8 [T, H, W, 3]
 
@@ -30,19 +28,6 @@ def difference(run: Clip, reference: Clip) -> Clip:
     return np.minimum(np.abs(run.astype(np.int16) - reference) * GAIN, 255).astype(np.uint8)
 
 
-@contextmanager
-def appearing(path: Path | str) -> Iterator[Path]:
-    """A path to write to; what is there in the end gets the name ``path`` at once, or, after an error, is removed."""
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        yield partial
-        os.replace(partial, path)
-    finally:
-        partial.unlink(missing_ok=True)
-
-
 def write_mp4(path: Path | str, frames: Clip, fps: float = 8) -> Path:
     """H.264 (yuv420p, so that browsers play it) of uint8 [T, H, W, 3]; an odd row or column is doubled.
 
@@ -53,14 +38,16 @@ def write_mp4(path: Path | str, frames: Clip, fps: float = 8) -> Path:
     check(frames)
     frames = np.pad(frames, ((0, 0), (0, frames.shape[1] % 2), (0, frames.shape[2] % 2), (0, 0)), mode="edge")
     rate, quality = Fraction(fps).limit_denominator(1000), {"crf": "14", "preset": "fast"}
-    with appearing(path) as partial:
-        with av.open(str(partial), "w", format="mp4", options={"movflags": "+faststart"}) as container:
-            stream = container.add_stream("libx264", rate=rate, options=quality)
-            stream.height, stream.width, stream.pix_fmt = frames.shape[1], frames.shape[2], "yuv420p"
-            for frame in frames:
-                container.mux(stream.encode(av.VideoFrame.from_ndarray(np.ascontiguousarray(frame), format="rgb24")))
-            container.mux(stream.encode())
-    return Path(path)
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    options = {"movflags": "+faststart"}
+    with written_aside(path) as aside, av.open(str(aside), "w", format="mp4", options=options) as container:
+        stream = container.add_stream("libx264", rate=rate, options=quality)
+        stream.height, stream.width, stream.pix_fmt = frames.shape[1], frames.shape[2], "yuv420p"
+        for frame in frames:
+            container.mux(stream.encode(av.VideoFrame.from_ndarray(np.ascontiguousarray(frame), format="rgb24")))
+        container.mux(stream.encode())
+    return path
 
 
 def side_by_side(run: Clip, reference: Clip, label: str = "run", reference_label: str = "FFFF") -> Clip:
