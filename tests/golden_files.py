@@ -15,7 +15,7 @@ from fastcache.models.video_model import VideoModel
 from fastcache.noise import Draw
 from fastcache.sample import allocate
 
-PASSES = "a_passes.safetensors"
+PASSES, METHODS = "a_passes.safetensors", "d_methods.safetensors"
 FILES = (
     "a_weights.safetensors",
     PASSES,
@@ -23,7 +23,7 @@ FILES = (
     "c_scheduler.json",
     "c_scheduler.safetensors",
     "c_rollout.safetensors",
-    "d_methods.safetensors",
+    METHODS,
 )
 SUPPORTED = {"model_type": "t2v", "local_attn_size": -1, "sink_size": 0, "qk_norm": True, "cross_attn_norm": True}
 

@@ -8,7 +8,7 @@ import re
 
 import pytest
 import torch
-from golden_files import FILES, PASSES, Passes, close, recorded_draws
+from golden_files import FILES, METHODS, PASSES, Passes, close, recorded_draws
 from torch import nn
 
 from fastcache.kv_cache import CausalContext
@@ -85,6 +85,26 @@ def _find_traced(passes, tokens):
                 return run
         passes.prepare(c, "ctx", store=True).full()
     raise AssertionError("trace.x_tokens is the patch embedding of none of the passes")
+
+
+@pytest.mark.golden(METHODS)
+@torch.inference_mode()
+def test_selective_passes(golden):
+    """Chunk 1 after a full pass: selections one after the other, their tokens and the rows that are left."""
+    passes, data = Passes(golden), golden.tensors(METHODS)
+    passes.prepare(0, "ctx", store=True).full()
+    passes.prepare(1, "p0").full()
+    names = sorted({m[1] for key in data if (m := re.match(r"(selective\.sel\d+)\.index$", key))})
+    assert names, f"{METHODS} has no selective pass"
+    for name in names:
+        index, tokens = data[f"{name}.index"], data[f"{name}.x_in"]
+        runs = [passes.prepare(1, other) for other in passes.names(1)]
+        fits = [run for run in runs if torch.allclose(run.x[:, index], tokens, atol=TRACE, rtol=0)]
+        assert fits, f"{name}.x_in is the patch embedding of no pass of chunk 1"
+        close(fits[0].selected(index), data[f"{name}.x_out"], TRACE, f"{name}.x_out")
+        for key, expected in data.items():
+            if m := re.match(rf"{name}\.([kv])(\d+)$", key):
+                close(passes.rows(1, int(m[2]), stored=False)["kv".index(m[1])], expected, ROWS, key)
 
 
 def _passes_at(passes, t):
