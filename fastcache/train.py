@@ -2,7 +2,8 @@
 
 Flow matching at the sampler's own noise levels, teacher forcing over whole 21-frame clips after a while of single
 frames, and re-noised own predictions (what a few-step sampler feeds back). Resumable: the same command goes on from
-the last checkpoint in ``out``. On several cores, one process a core (each draws its own batches, gradients are averaged):
+the last checkpoint in ``out``. On several cores, one process a core, each drawing its
+own batches, gradients averaged:
 torchrun --nproc-per-node 2 -m fastcache.train minutes=90 out=runs/tiny_t2v
 """
 
@@ -10,12 +11,14 @@ import json
 import os
 import sys
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 
 import numpy as np
 import torch
 import torch.distributed as dist
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
 from torch import Tensor
 
 from fastcache.models.dit import CausalWanDiT
@@ -101,7 +104,8 @@ class Trainer:
         ]
         self.base_lr = [recipe.lr, recipe.adam_lr]
         self.average = {n: p.detach().clone() for n, p in self.dit.named_parameters()}
-        self.iteration, self.seconds, self.curve = 0, 0.0, []
+        self.iteration, self.seconds = 0, 0.0
+        self.curve: list[list[float]] = []
         if (self.out / "checkpoint.pt").exists():
             self.load()
 
@@ -143,7 +147,7 @@ class Trainer:
         """Average gradients and the clock over all processes, so that every one takes the same step."""
         if not dist.is_initialized():
             return seconds
-        grads = [p.grad for p in self.dit.parameters()]
+        grads = [p.grad for p in self.dit.parameters() if p.grad is not None]
         flat = torch.cat([g.flatten() for g in grads] + [torch.tensor([seconds])])
         dist.all_reduce(flat)
         flat /= dist.get_world_size()
@@ -187,10 +191,14 @@ class Trainer:
 
 
 def main(argv: list[str] | None = None) -> None:
-    from omegaconf import OmegaConf
-
     given = OmegaConf.from_dotlist(list(sys.argv[1:] if argv is None else argv))
-    Trainer(Recipe(**OmegaConf.to_container(OmegaConf.merge(OmegaConf.structured(Recipe), given)))).run()
+    try:
+        recipe = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(Recipe), given))
+    except OmegaConfBaseException as error:
+        known = ", ".join(field.name for field in fields(Recipe))
+        sys.exit(f"{str(error).splitlines()[0]}; the keys are {known}, e.g. minutes=90 out=runs/tiny_t2v")
+    assert isinstance(recipe, Recipe)
+    Trainer(recipe).run()
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """Where attention meets the K/V engines: the only file of the model that knows a cache exists."""
 
 from collections.abc import Callable
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -43,7 +43,7 @@ class CachedAttention:
         engine = ctx.resolve_registered_engine(module)
         if engine is None:
             return attend(q, k, v, ctx.block_mask)
-        where = {"cache_tag": ctx.cache_tag, "start_token": ctx.start_token}
+        where: Any = {"cache_tag": ctx.cache_tag, "start_token": ctx.start_token}
         if ctx.sel is not None:
             k, v = engine.scatter_current_kv(module, ctx.sel, k, v, **where)
         elif ctx.keep_current and not ctx.store_kv:

@@ -5,6 +5,7 @@ flow v = noise - x0. Shapes: B batch, F latent frames, L = F * S tokens, C width
 """
 
 from dataclasses import asdict, dataclass, fields
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -48,7 +49,8 @@ class DiTConfig:
     def from_dict(cls, values: dict) -> "DiTConfig":
         """From a plain mapping; keys of other programs' configs that name no size here are left out."""
         known = {f.name for f in fields(cls)}
-        return cls(**{k: tuple(v) if isinstance(v, list) else v for k, v in values.items() if k in known})
+        chosen: Any = {k: tuple(v) if isinstance(v, list) else v for k, v in values.items() if k in known}
+        return cls(**chosen)
 
     def to_dict(self) -> dict:
         return asdict(self)
@@ -248,12 +250,12 @@ class CausalWanDiT(nn.Module):
 
     def embed_time(self, t: Tensor) -> tuple[Tensor, Tensor]:
         """Timesteps [B, F] in [0, 1000] -> e [B, F, C] for the head and e0 [B, F, 6, C] for the blocks."""
-        e = self.time_embedding(time_features(t, self.config.freq_dim).to(self.time_embedding[0].weight.dtype))
+        e = self.time_embedding(time_features(t, self.config.freq_dim).to(_dtype(self.time_embedding)))
         return e, self.time_projection(e).unflatten(-1, (6, self.config.dim))
 
     def encode_text(self, prompt_embeds: Tensor) -> Tensor:
         """Prompt embeddings [B, text_len, text_dim], zero rows past the prompt, -> context [B, text_len, C]."""
-        return self.text_embedding(prompt_embeds.to(self.text_embedding[0].weight.dtype))
+        return self.text_embedding(prompt_embeds.to(_dtype(self.text_embedding)))
 
     def unpatchify(self, y: Tensor, grid: Grid) -> Tensor:
         """Head output [B, L, 4 * out_dim] (patch row, patch column, channel) -> [B, F, out_dim, H, W]."""
@@ -271,6 +273,10 @@ class CausalWanDiT(nn.Module):
         return run.head(run.full())
 
 
+def _dtype(module: nn.Module) -> torch.dtype:
+    return next(module.parameters()).dtype
+
+
 def init_weights(dit: CausalWanDiT) -> None:
     """Wan's random init: Xavier linears, N(0, 0.02) embeddings, N(0, 1) / sqrt(C) modulations, zero head."""
     for module in dit.modules():
@@ -283,5 +289,3 @@ def init_weights(dit: CausalWanDiT) -> None:
         if isinstance(layer, nn.Linear):
             nn.init.normal_(layer.weight, std=0.02)
     nn.init.zeros_(dit.head.head.weight)
-
-

@@ -4,18 +4,24 @@ The input stage alone differs from Wan: constant features of where and when a pa
 embedding, the text encoder turns words into numbers (fastcache.world), and latents are pixels in another basis.
 """
 
+from pathlib import Path
+
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from fastcache.models.dit import CausalWanDiT, DiTConfig
+from fastcache.models.precision import cast
+from fastcache.models.video_model import VideoModel
+from fastcache.models.weights import file_hash, load_weights
 from fastcache.step import Grid
 from fastcache.world.features import PATCH_DIM, PATCHES, TEXT_DIM, TEXT_LEN, patch_features, text_features
-from fastcache.world.scene import Scene, settle
+from fastcache.world.scene import FRAMES, Scene, settle
 from fastcache.world.words import read_prompt
 
 LATENT_SHAPE = (12, 16, 16)
 FRAMES_PER_CHUNK = 3
+WEIGHTS = Path(__file__).resolve().parent.parent / "weights"
 
 # Orthonormal colour basis (light, red-green, blue-yellow); offset and scale make latents zero-mean, unit-variance.
 _BASIS = torch.tensor([[1, 1, 1], [1, -1, 0], [-1, -1, 2]], dtype=torch.float64)
@@ -56,7 +62,7 @@ class TokenFeatures(nn.Module):
 
 
 def encode(video: Tensor) -> Tensor:
-    """Pixels [..., F, 32, 32, 3] in [0, 1] -> latents [..., F, 12, 16, 16]: colour rotation, then pixel-unshuffle by 2."""
+    """Pixels [..., F, 32, 32, 3] in [0, 1] -> latents [..., F, 12, 16, 16]: colour rotation, pixel-unshuffle by 2."""
     x = ((video - _OFFSET) @ _BASIS.T / _SCALE).unflatten(-2, (-1, 2)).unflatten(-4, (-1, 2))
     return x.movedim((-1, -4, -2), (-5, -4, -3)).flatten(-5, -3)
 
@@ -84,3 +90,31 @@ def prompt_scene(prompt: str, seed: int) -> Scene:
 
 def build(config: DiTConfig) -> CausalWanDiT:
     return CausalWanDiT(config, TokenFeatures(config.dim))
+
+
+def load(
+    weights: str | Path | None = None,
+    device: str | torch.device = "cpu",
+    dtype: torch.dtype = torch.float32,
+    precision: str = "sf_bf16",
+    name: str = "tiny_t2v",
+) -> VideoModel:
+    """The bundled text-to-video model, or the same architecture with other weights.
+
+    Raises UserError where the weights file is missing, damaged or of another shape.
+    """
+    path = Path(weights) if weights is not None else WEIGHTS / f"{name}.safetensors"
+    dit = build(tiny_config(precision=precision))
+    load_weights(dit, path)
+    dit.eval().requires_grad_(False)
+    cast(dit, dtype)
+    return VideoModel(
+        name=name,
+        dit=dit.to(device),
+        latent_shape=LATENT_SHAPE,
+        frames_per_chunk=FRAMES_PER_CHUNK,
+        weights_hash=file_hash(path),
+        encode_prompt=encode_prompt,
+        decode=decode,
+        trained_frames=FRAMES,
+    )

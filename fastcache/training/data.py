@@ -32,10 +32,7 @@ def make_batch(rng: np.random.Generator, chunks: int, videos: int) -> Batch:
     offset = FRAMES_PER_CHUNK * int(rng.integers(0, last + 1))
     for _ in range(videos):
         scene = random_scene(rng)
-        if chunks:
-            frames = np.arange(offset, offset + FRAMES_PER_CHUNK * chunks)
-        else:
-            frames = rng.integers(0, FRAMES, 1)
+        frames = offset + np.arange(FRAMES_PER_CHUNK * chunks) if chunks else rng.integers(0, FRAMES, 1)
         video, covered = render(scene, draw_unsaid(scene, rng), frames)
         latents.append(encode(torch.from_numpy(video)))
         near = grey_dilation(covered, size=(1, 5, 5)).reshape(len(frames), 16, 2, 16, 2).max((2, 4))
@@ -43,4 +40,5 @@ def make_batch(rng: np.random.Generator, chunks: int, videos: int) -> Batch:
         texts.append(encode_scene(scene))
         features.append(_TABLE[torch.from_numpy(frames)])
     weight = torch.stack(weights)
-    return Batch(torch.stack(latents), weight / weight.mean(), torch.stack(texts), torch.stack(features), max(chunks, 1))
+    weight /= weight.mean()
+    return Batch(torch.stack(latents), weight, torch.stack(texts), torch.stack(features), max(chunks, 1))

@@ -1,12 +1,12 @@
 """Teacher forcing: noisy chunks see themselves and the clean chunks before them, in one forward of all chunks."""
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from fastcache.models.attention import attend
-from fastcache.models.dit import CausalWanDiT
 from fastcache.models.rope import rope_table
 from fastcache.models.rows import Rows
 from fastcache.step import Grid
@@ -32,11 +32,12 @@ class TeacherForcing:
         return project()
 
 
-def forward(dit: CausalWanDiT, clean: Tensor | None, noisy: Tensor, t: Tensor, text: Tensor, features: Tensor) -> Tensor:
+def forward(dit: Any, clean: Tensor | None, noisy: Tensor, t: Tensor, text: Tensor, features: Tensor) -> Tensor:
     """Flow [B, F, channels, H, W] of the noisy frames.
 
-    ``clean`` [B, F - f, channels, H, W] are the frames before the last chunk (None: a single chunk), ``t`` [B, F] the
-    timesteps of the noisy frames, ``text`` [B, text_len, text_dim], ``features`` [B, F, S, PATCH_DIM] of the frames.
+    ``dit`` is a CausalWanDiT with token features; ``clean`` [B, F - f, channels, H, W] are the frames before the last
+    chunk (None: a single chunk), ``t`` [B, F] the timesteps of the noisy frames, ``text`` [B, text_len, text_dim],
+    ``features`` [B, F, S, PATCH_DIM] of the frames.
     Rotary positions start at 0: attention depends on their differences alone.
     """
     frames = noisy.shape[1]
@@ -55,5 +56,3 @@ def forward(dit: CausalWanDiT, clean: Tensor | None, noisy: Tensor, t: Tensor, t
         tokens = block(tokens, e0, rows, table, context, plan)
     own = past * grid.tokens_per_frame
     return dit.unpatchify(dit.head(tokens[:, own:], e[:, past:], Rows(grid)), grid)
-
-

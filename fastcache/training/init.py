@@ -5,6 +5,8 @@ features and the text features reach them unmixed, loudly. Latent channels pass 
 full noise is the input less a little. Gates start half open; Wan's own init (nearly closed) wastes a short training.
 """
 
+from typing import Any
+
 import torch
 from torch import nn
 
@@ -18,6 +20,10 @@ TEXT_EXTRA = 16
 @torch.no_grad()
 def init_tiny(dit: CausalWanDiT) -> None:
     init_weights(dit)
+    _fill(dit)
+
+
+def _fill(dit: Any) -> None:
     dim, half = dit.config.dim, WAVE_DIM + TEXT_EXTRA
     if 2 * half != dim:
         raise ValueError(f"the tiny initialisation needs dim {2 * half}, not {dim}")
@@ -40,7 +46,7 @@ def init_tiny(dit: CausalWanDiT) -> None:
         nn.init.xavier_uniform_(layer.weight)
 
 
-def _pass_text(dit: CausalWanDiT, half: int) -> None:
+def _pass_text(dit: Any, half: int) -> None:
     """GELU(z) - GELU(-z) = z: twice the rows, once with each sign, make the text MLP start as a linear map."""
     first, second = dit.text_embedding[0].weight, dit.text_embedding[2].weight
     spread = torch.zeros(half, first.shape[1])
@@ -52,7 +58,7 @@ def _pass_text(dit: CausalWanDiT, half: int) -> None:
     second.copy_(torch.cat((out, -out), 1))
 
 
-def _pass_latents(dit: CausalWanDiT, start: int) -> None:
+def _pass_latents(dit: Any, start: int) -> None:
     channels = dit.config.in_dim
     numbers = 4 * channels
     patch, head = dit.patch_embedding.weight, dit.head.head.weight

@@ -44,7 +44,7 @@ def patch_features(start_frame: int, frames: int) -> np.ndarray:
 
 
 def text_features(scene: Scene) -> np.ndarray:
-    """Token features [TEXT_LEN, TEXT_DIM] of a scene: one row a sprite, one for the background, zero rows of padding."""
+    """Token features [TEXT_LEN, TEXT_DIM] of a scene: a row a sprite, one for the background, then zero rows."""
     rows = np.zeros((TEXT_LEN, TEXT_DIM), np.float32)
     colors, speeds = list(COLORS), list(SPEEDS.values())
     flags = rows[:, WAVE_DIM:]

@@ -71,7 +71,7 @@ def background(scene: Scene, unsaid: Unsaid) -> np.ndarray:
 
 
 def render(scene: Scene, unsaid: Unsaid, frames) -> tuple[np.ndarray, np.ndarray]:
-    """Frames [T, SIZE, SIZE, 3] in [0, 1], float32, at the given frame numbers, and the sprites' coverage [T, SIZE, SIZE]."""
+    """Frames [T, SIZE, SIZE, 3] in [0, 1], float32, at the given numbers, and the sprites' coverage [T, SIZE, SIZE]."""
     frames = np.asarray(frames)
     video = background(scene, unsaid)[None] * unsaid.lamp[frames][:, None, None, None]
     covered = np.zeros((len(frames), SIZE, SIZE))

@@ -30,9 +30,8 @@ _SPEED_WORDS = {"slow": "slow", "slowly": "slow", "fast": "fast", "quickly": "fa
 _FILLER = {"a", "an", "the", "at", "in", "and", "with", "background", "over", "to", "it"}
 _VERBS = {"moves", "moving", "goes"}
 _STILL = {"stays", "still", "rests"}
-VOCABULARY = sorted(
-    {*COLORS, *SHAPES, *TEXTURES, *DIRECTIONS, *_SPEED_WORDS, *_FILLER, *_VERBS, *_STILL, "top", "bottom", "center", "on"}
-)
+_OTHER = {"top", "bottom", "center", "on"}
+VOCABULARY = sorted({*COLORS, *SHAPES, *TEXTURES, *DIRECTIONS, *_SPEED_WORDS, *_FILLER, *_VERBS, *_STILL, *_OTHER})
 
 
 @dataclass(frozen=True)
@@ -79,7 +78,21 @@ def read_prompt(prompt: str) -> PromptWords:
             f"prompt {prompt!r} names {len(sprites)} sprites; 1 to {MAX_SPRITES} expected, "
             'e.g. "a red circle moves left, a blue square stays"'
         )
-    return PromptWords(sprites, _one(ground, COLORS, "background color", prompt), _one(ground, TEXTURES, "texture", prompt))
+    color = _one(ground, COLORS, "background color", prompt)
+    return PromptWords(sprites, color, _one(ground, TEXTURES, "texture", prompt))
+
+
+def say(words: PromptWords) -> str:
+    """The prompt that ``read_prompt`` reads as ``words``."""
+    phrases = []
+    for sprite in words.sprites:
+        speed = f"{sprite.speed} " if sprite.speed else ""
+        place = f" at the {sprite.place}" if sprite.place else ""
+        moves = {None: "", "stays": " stays"}.get(sprite.direction, f" moves {sprite.direction}")
+        phrases.append(f"a {speed}{sprite.color} {sprite.shape}{place}{moves}")
+    if words.ground_color or words.texture:
+        phrases[-1] += ", on " + " ".join(w for w in (words.ground_color, words.texture) if w)
+    return ", ".join(phrases)
 
 
 def _sprite(phrase: list[str], prompt: str) -> SpriteWords:
@@ -107,5 +120,6 @@ def _sprite(phrase: list[str], prompt: str) -> SpriteWords:
 def _one(words: list[str], known, what: str, prompt: str) -> str | None:
     found = [word for word in words if word in known]
     if len(found) > 1:
-        raise UserError(f"prompt {prompt!r}: one {what} expected where it says {' '.join(found)!r}; separate sprites by commas")
+        said = " ".join(found)
+        raise UserError(f"prompt {prompt!r}: one {what} expected where it says {said!r}; separate sprites by commas")
     return found[0] if found else None
