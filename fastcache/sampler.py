@@ -7,7 +7,8 @@ step list are those of Self-Forcing (guandeh17/Self-Forcing, utils/scheduler.py 
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Any
+from dataclasses import dataclass, fields
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -56,6 +57,7 @@ def euler_step(x: Tensor, flow: Tensor, sigma: Tensor | float, sigma_next: Tenso
     return (x.double() + (sigma_next - sigma) * flow.double()).to(x.dtype)
 
 
+@dataclass(eq=False)
 class Sampler(ABC):
     """What the samplers share: the noise levels of a chunk and its way to the clean latent.
 
@@ -67,33 +69,36 @@ class Sampler(ABC):
         store: what commits a finished chunk: "clean", a forward at t = 0, or "reuse_last", the K/V that the chunk's
             denoising steps left behind (an experiment).
 
-    Raises UserError on any other value.
+    Raises UserError on any other value. ``timesteps`` and ``sigmas`` are fp32 [S].
     """
 
-    name: str
+    name: ClassVar[str]
 
-    def __init__(
-        self,
-        steps: Sequence[float] = STEPS,
-        warp: bool = True,
-        shift: float = 5.0,
-        frames_per_chunk: int = 3,
-        store: str = "clean",
-    ) -> None:
-        self.steps = _check_steps(steps)
-        if not (isinstance(shift, int | float) and math.isfinite(shift) and shift > 0):
-            raise UserError(f"sampler.shift={shift}: expected a number above 0, e.g. sampler.shift=5")
-        if not isinstance(frames_per_chunk, int) or frames_per_chunk < 1:
-            raise UserError(f"sampler.frames_per_chunk={frames_per_chunk}: expected a whole number, 1 or more")
-        if store not in ("clean", "reuse_last"):
-            raise UserError(f"sampler.store={store}: expected clean or reuse_last")
-        if warp and any(step != int(step) for step in self.steps):
-            raise UserError(f"sampler.steps={steps}: warped steps are places on a grid: whole numbers")
-        self.warp, self.shift, self.frames_per_chunk, self.store = bool(warp), float(shift), frames_per_chunk, store
+    steps: Sequence[float] = STEPS
+    warp: bool = True
+    shift: float = 5.0
+    frames_per_chunk: int = 3
+    store: str = "clean"
+
+    def __post_init__(self) -> None:
+        self._check()
         table = FlowTable(self.shift)
         self.timesteps = table.warp(self.steps) if self.warp else torch.tensor(self.steps, dtype=torch.float32)
         self.sigmas = table.sigma(self.timesteps)
         self._sigmas = [float(s) for s in self.sigmas] + [0.0]  # exact in fp64, and no device sync when used
+
+    def _check(self) -> None:
+        self.steps = _check_steps(self.steps)
+        if not isinstance(self.warp, bool):
+            raise UserError(f"sampler.warp={self.warp}: expected true or false")
+        if self.warp and any(step != int(step) for step in self.steps):
+            raise UserError(f"sampler.steps={list(self.steps)}: warped steps are places on a grid: whole numbers")
+        if not (isinstance(self.shift, int | float) and math.isfinite(self.shift) and self.shift > 0):
+            raise UserError(f"sampler.shift={self.shift}: expected a number above 0, e.g. sampler.shift=5")
+        if not isinstance(self.frames_per_chunk, int) or self.frames_per_chunk < 1:
+            raise UserError(f"sampler.frames_per_chunk={self.frames_per_chunk}: expected a whole number, 1 or more")
+        if self.store not in ("clean", "reuse_last"):
+            raise UserError(f"sampler.store={self.store}: expected clean or reuse_last")
 
     @property
     def num_steps(self) -> int:
@@ -118,10 +123,10 @@ class Sampler(ABC):
 
     def config(self) -> dict[str, Any]:
         """Everything that changes a result, in plain types."""
-        keys = ("name", "steps", "warp", "shift", "frames_per_chunk", "store")
-        return {key: getattr(self, key) for key in keys} | {"steps": list(self.steps)}
+        return {"name": self.name, **{f.name: getattr(self, f.name) for f in fields(self)}, "steps": list(self.steps)}
 
 
+@dataclass(eq=False)
 class FewStep(Sampler):
     """Few-step sampling of distilled models (Self-Forcing): predict x0, then noise it again to the next level.
 
@@ -129,13 +134,14 @@ class FewStep(Sampler):
         renoise: "fresh" draws new noise for every step, "shared" keeps the chunk's initial noise.
     """
 
-    name = "few_step"
+    name: ClassVar[str] = "few_step"
 
-    def __init__(self, renoise: str = "fresh", **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        if renoise not in ("fresh", "shared"):
-            raise UserError(f"sampler.renoise={renoise}: expected fresh or shared")
-        self.renoise = renoise
+    renoise: str = "fresh"
+
+    def _check(self) -> None:
+        super()._check()
+        if self.renoise not in ("fresh", "shared"):
+            raise UserError(f"sampler.renoise={self.renoise}: expected fresh or shared")
 
     def next(self, x: Tensor, flow: Tensor, i: int, noise: Callable[[], Tensor]) -> Tensor:
         x0 = self.x0(x, flow, i)
@@ -144,14 +150,12 @@ class FewStep(Sampler):
     def noise_step(self, i: int) -> int:
         return i if self.renoise == "fresh" else 0
 
-    def config(self) -> dict[str, Any]:
-        return super().config() | {"renoise": self.renoise}
 
-
+@dataclass(eq=False)
 class Euler(Sampler):
     """Deterministic flow-Euler steps between the same noise levels; the only randomness is the initial noise."""
 
-    name = "euler"
+    name: ClassVar[str] = "euler"
 
     def next(self, x: Tensor, flow: Tensor, i: int, noise: Callable[[], Tensor]) -> Tensor:
         return euler_step(x, flow, self.sigma(i), self.sigma(i + 1))

@@ -102,7 +102,7 @@ def test_config_holds_every_argument_in_plain_types():
     [
         {"steps": []}, {"steps": [250, 500]}, {"steps": [500, 500]}, {"steps": [2000, 10]}, {"steps": [1000, 0]},
         {"steps": "1000"}, {"steps": None}, {"steps": [937.5]}, {"shift": 0}, {"shift": float("nan")}, {"shift": "5"},
-        {"frames_per_chunk": 0}, {"frames_per_chunk": 1.5}, {"store": "never"},
+        {"warp": "no"}, {"frames_per_chunk": 0}, {"frames_per_chunk": 1.5}, {"store": "never"},
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("kind", [Euler, FewStep])
