@@ -1,13 +1,9 @@
-"""From the command line to composed configurations, and plain words where it is wrong. Imports no torch.
-
-conf/ lies beside the package in a checkout and inside it in a wheel; the working directory plays no part.
-"""
+"""From the command line to composed configurations, and plain words where it is wrong. Imports no torch."""
 
 import re
-from collections.abc import Iterable, Sequence
-from difflib import get_close_matches
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from hydra import compose, initialize_config_dir
 from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
@@ -18,17 +14,9 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
+from fastcache.catalog import CONF, DIALS, GROUPS, KEYS, closest, methods, options, shown, unknown
 from fastcache.errors import UserError
 
-HERE = Path(__file__).resolve().parent
-CONF = HERE / "conf" if (HERE / "conf").is_dir() else HERE.parent / "conf"
-DIALS = ("thresh", "interval")
-GROUPS = ("model", "engine", "method", "sampler", "rescale", "prompts", "metric", "tracking", "experiment")
-KEYS = (
-    *GROUPS,
-    *("schedule", "prompt", "indicator", "num_videos", "frames", "seed", "weights", "device", "dtype"),
-    *("outputs", "force", "retry", "dry", "reference"),
-)
 FILE_GROUPS = ("prompts", "rescale")  # groups whose value may be the path of a file
 
 
@@ -46,15 +34,6 @@ class Plan(NamedTuple):
     argv: list[str]
     jobs: list[Job] | None
     sweep: bool
-
-
-class MethodInfo(NamedTuple):
-    """What a method's YAML says of itself."""
-
-    name: str
-    idea: str
-    dial: str | None
-    default: float | None
 
 
 def plan(argv: Sequence[str]) -> Plan:
@@ -90,44 +69,11 @@ def compose_job(overrides: Sequence[str]) -> Job:
         cfg = compose("config", overrides=list(overrides), return_hydra_config=True)
     except (HydraException, OmegaConfBaseException) as error:
         raise _explained(error, overrides) from None
-    choices = {group: str(name) for group, name in cfg.hydra.runtime.choices.items() if group in GROUPS}
+    choices = {str(group): str(name) for group, name in cfg.hydra.runtime.choices.items()}
     with open_dict(cfg):
         del cfg["hydra"]
     _check_dials(cfg, choices["method"], overrides)
     return Job(cfg, choices)
-
-
-def load(group: str, name: str) -> dict[str, Any]:
-    """One shipped YAML of conf/ as it stands, unresolved. Raises UserError naming the closest option."""
-    path = CONF / group / f"{name}.yaml"
-    if not path.is_file():
-        raise UserError(_unknown(group, name, options(group)))
-    content = OmegaConf.to_container(OmegaConf.load(path))
-    assert isinstance(content, dict)
-    return {str(key): value for key, value in content.items()}
-
-
-def options(group: str, dirs: Iterable[Path] = (CONF,)) -> list[str]:
-    """Names that may be chosen in a group."""
-    return sorted({path.stem for folder in dirs for path in (folder / group).glob("*.yaml")})
-
-
-def methods() -> list[MethodInfo]:
-    """Every method with the idea in its YAML's first comment and its dial."""
-    found = []
-    for name in options("method"):
-        lines = (CONF / "method" / f"{name}.yaml").read_text().splitlines()
-        comments = [line.lstrip("# ") for line in lines if line.startswith("#") and "@package" not in line]
-        content = load("method", name)
-        dial = next((key for key in DIALS if key in content), None)
-        found.append(MethodInfo(name, comments[0] if comments else "", dial, content[dial] if dial else None))
-    return found
-
-
-def closest(word: str, known: Iterable[str]) -> str:
-    """A "did you mean" sentence with a space in front, or nothing."""
-    match = get_close_matches(word, sorted(known), n=1, cutoff=0.6)
-    return f" Did you mean {match[0]}?" if match else ""
 
 
 def _rewrite(word: str, dirs: Sequence[Path]) -> list[str]:
@@ -146,7 +92,7 @@ def _rewrite(word: str, dirs: Sequence[Path]) -> list[str]:
     files = [Path(path).expanduser().absolute() for path in paths]
     for path in files:
         if not path.is_file():
-            raise UserError(f"{key}={path}: no such file. {key} is a file or one of: {', '.join(_shown(names))}")
+            raise UserError(f"{key}={path}: no such file. {key} is a file or one of: {', '.join(shown(names))}")
     return [f"{key}=file", f"{key}.file={','.join(_quoted(str(path)) for path in files)}"]
 
 
@@ -192,16 +138,7 @@ def _check_choice(override: Override, dirs: Sequence[Path]) -> None:
         for name in value if isinstance(value, list) else [value]:
             absent = name is None and group == "experiment"
             if str(name) not in names and not absent:
-                raise UserError(_unknown(group, str(name), names))
-
-
-def _unknown(group: str, name: str, names: Iterable[str]) -> str:
-    shown = _shown(names)
-    return f"{group}={name} does not exist.{closest(name, shown)} The choices: {', '.join(shown) or 'none yet'}"
-
-
-def _shown(names: Iterable[str]) -> list[str]:
-    return [name for name in names if name != "file"]
+                raise UserError(unknown(group, str(name), names))
 
 
 def _single(parsed: Sequence[Override]) -> list[str]:

@@ -11,11 +11,12 @@ import os
 import shutil
 import socket
 import tempfile
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 import yaml
@@ -31,8 +32,7 @@ def signed(s: Settings) -> dict[str, Any]:
     payload = {key: s[key] for key in SIGNED}
     payload["device"] = str(s["device"]).partition(":")[0]
     payload["weights"] = s["weights"] and s["weights"]["sha256"]
-    # Only a method that takes a rescale is changed by it; "fit" holds the numbers, or what auto will fit on.
-    payload["rescale"] = s["rescale"].get("fit") if "rescale" in s["method"] else None
+    payload["rescale"] = s["rescale"]["signed"]
     return _canonical(payload)
 
 
@@ -79,10 +79,13 @@ class Folder:
             i for i in range(self.count) if not (self._video(i, "npz").is_file() and self._video(i, "json").is_file())
         ]
 
-    def save_video(self, idx: int, frames: np.ndarray, info: Mapping[str, Any]) -> None:
-        """Keep frames uint8 [T, H, W, 3] without loss, and what was noted while they were made."""
+    def save_frames(self, idx: int, frames: np.ndarray) -> None:
+        """Keep frames uint8 [T, H, W, 3] without loss. The video counts as made once save_info has followed."""
         with written_aside(self._video(idx, "npz")) as path, path.open("wb") as file:
             np.savez_compressed(file, frames=frames)
+
+    def save_info(self, idx: int, info: Mapping[str, Any]) -> None:
+        """Keep what was noted while a video was made: its trace, times and sizes."""
         write_json(self._video(idx, "json"), info)
 
     def frames(self, idx: int) -> np.ndarray:
@@ -95,7 +98,7 @@ class Folder:
             raise UserError(f"{path} cannot be read ({error}); make the run again with force=true") from None
 
     def info(self, idx: int) -> dict[str, Any]:
-        """What save_video was given beside the frames."""
+        """What save_info was given."""
         info = read_json(self._video(idx, "json"))
         if not isinstance(info, dict):
             raise UserError(f"{self._video(idx, 'json')} is missing or damaged; make the run again with force=true")
@@ -127,19 +130,21 @@ class Folder:
         text = yaml.safe_dump(s | {"signature": self.signature}, sort_keys=False, allow_unicode=True, width=120)
         write_text(self.path / "config.yaml", text)
 
+    def failure(self) -> str | None:
+        """Why the last attempt failed, or None."""
+        failed = read_json(self.path / "failed.json")
+        return str(failed.get("error")) if isinstance(failed, dict) else None
+
+    def finish(self) -> None:
+        """Everything is there: say so, last of all."""
+        (self.path / "failed.json").unlink(missing_ok=True)
+        stamp = time.strftime("%Y-%m-%dT%H:%M:%S%z")
+        write_json(self.path / "done.json", {"signature": self.signature, "num_videos": self.count, "time": stamp})
+
     @contextmanager
     def lock(self, wait: bool = False) -> Iterator[None]:
         """Be the only writer. Raises UserError if another process is, unless ``wait``."""
-        self.path.mkdir(parents=True, exist_ok=True)
-        with (self.path / ".lock").open("a+") as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-            except BlockingIOError:
-                file.seek(0)
-                raise UserError(
-                    f"{self.path} is being written by {file.read() or 'another process'}; let it finish"
-                ) from None
-            _sign(file)
+        with locked(self.path / ".lock", wait):
             yield
 
     def _video(self, idx: int, kind: str) -> Path:
@@ -154,7 +159,7 @@ def find_run(outputs: str, name: str) -> Folder:
     found = [path.parent for path in sorted(root.glob(f"*-{name}/done.json"))] if "/" not in name else []
     if not found:
         raise UserError(
-            f"reference={name}: no finished run of that signature in {root} and no such folder; reference=auto makes one"
+            f"reference={name}: no finished run of that signature in {root}, no such folder; reference=auto makes one"
         )
     return Folder.open(found[0])
 
@@ -187,6 +192,23 @@ def check_writable(outputs: str, try_it: bool = True) -> None:
         ) from None
 
 
+@contextmanager
+def locked(path: Path, wait: bool = False) -> Iterator[None]:
+    """Hold a lock file. Raises UserError if another process holds it, unless ``wait``."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a+") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        except BlockingIOError:
+            file.seek(0)
+            owner = file.read() or "another process"
+            raise UserError(f"{path.parent} is being written by {owner}; let it finish") from None
+        file.truncate(0)
+        file.write(f"process {os.getpid()} on {socket.gethostname()}")
+        file.flush()
+        yield
+
+
 def write_json(path: Path, value: Any) -> None:
     """Strict JSON, whole or not at all. Raises ValueError on NaN and Infinity."""
     write_text(path, json.dumps(value, indent=1, allow_nan=False, ensure_ascii=False) + "\n")
@@ -213,12 +235,6 @@ def read_json(path: Path) -> Any:
     with suppress(OSError, ValueError):
         return json.loads(path.read_text(encoding="utf-8"))
     return None
-
-
-def _sign(file: IO[str]) -> None:
-    file.truncate(0)
-    file.write(f"process {os.getpid()} on {socket.gethostname()}")
-    file.flush()
 
 
 def _canonical(value: Any) -> Any:

@@ -2,34 +2,37 @@
 
 import copy
 import hashlib
+import json
 import math
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from omegaconf import OmegaConf
+from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from fastcache import config
+from fastcache import catalog, fits
 from fastcache.errors import UserError
 from fastcache.schedule import parse_schedule
 
 Settings = dict[str, Any]
 """The whole resolved configuration of a run, ``config.yaml`` of its folder. Beyond conf/config.yaml's keys: choices
-(the option chosen in each group), dial (a number or None), prompts (a list of texts), weights (path and sha256)."""
+(the option chosen in each group), dial (a number or None), prompts (a list of texts), weights (path and sha256),
+rescale (see _rescale)."""
 
 DTYPES = ("float32", "bfloat16", "float16")
 
 
-def resolve(job: config.Job) -> Settings:
-    """The settings of a job. Raises UserError on a value that no run can use."""
+def resolve(cfg: DictConfig, choices: Mapping[str, str]) -> Settings:
+    """The settings of a composed job. Raises UserError on a value that no run can use."""
     try:
-        plain = OmegaConf.to_container(job.cfg, resolve=True, throw_on_missing=True)
+        plain = OmegaConf.to_container(cfg, resolve=True, throw_on_missing=True)
     except OmegaConfBaseException as error:
         raise UserError(f"the configuration cannot be resolved: {str(error).splitlines()[0]}") from None
     assert isinstance(plain, dict)
     s: Settings = {str(key): value for key, value in plain.items()}
-    s["choices"] = dict(job.choices)
+    s["choices"] = {group: choices[group] for group in catalog.GROUPS if group in choices}
     s["schedule"] = str(s["schedule"])
     for key, least in (("frames", 1), ("seed", 0), ("num_videos", 1)):
         _whole(s, key, least)
@@ -45,7 +48,17 @@ def resolve(job: config.Job) -> Settings:
     s["prompts"] = _prompts(s)
     s["num_videos"] = len(s["prompts"])
     s["weights"] = _weights(s)
+    s["rescale"] = _rescale(s)
     return s
+
+
+def wanted_fit(s: Settings) -> fits.Fit:
+    """Provenance of the fit that rescale=auto would make for these settings (``fits.fitted_on``)."""
+    texts = catalog.load("prompts", "calibration")["texts"][: fits.PROBE_VIDEOS]
+    drawn = hashlib.sha256(json.dumps(s["model"], sort_keys=True).encode()).hexdigest()  # a model without a file
+    weights = s["weights"]["sha256"] if s["weights"] else drawn
+    name, indicator = s["choices"]["model"], s["method"]["indicator"]
+    return fits.fitted_on(name, weights, s["sampler"], indicator, s["frames"], fits.PROBE_SEED, texts)
 
 
 def reference_of(s: Settings) -> Settings:
@@ -54,15 +67,15 @@ def reference_of(s: Settings) -> Settings:
     ``method=euler`` stands for another sampler, so its reference is that of the stock sampler, on the same steps.
     """
     r = copy.deepcopy(s)
-    r["method"] = config.load("method", "none")["method"]
-    r["engine"] = config.load("engine", "vanilla")
+    r["method"] = catalog.load("method", "none")["method"]
+    r["engine"] = catalog.load("engine", "vanilla")
     r["schedule"] = "F" * len(s["sampler"]["steps"])
     r["choices"] |= {"method": "none", "engine": "vanilla"}
-    r |= {"dial": None, "reference": "auto", "force": False}
-    for dial in config.DIALS:
+    r |= {"dial": None, "reference": "auto", "force": False, "rescale": _unused(s["rescale"]["name"])}
+    for dial in catalog.DIALS:
         r.pop(dial, None)
     if s["choices"]["method"] == "euler":
-        stock = config.load("sampler", "few_step")
+        stock = catalog.load("sampler", "few_step")
         shared = {key: value for key, value in s["sampler"].items() if key in stock and key != "_target_"}
         r["sampler"], r["choices"]["sampler"] = stock | shared, "few_step"
     return r
@@ -110,7 +123,7 @@ def _check_sampling(s: Settings) -> None:
 
 def _dial(s: Settings) -> float | None:
     """The method's dial, checked to be a number at all; its range is the method's own business."""
-    dial = next((key for key in config.DIALS if key in s["method"]), None)
+    dial = next((key for key in catalog.DIALS if key in s["method"]), None)
     if dial is None:
         return None
     value, least = s["method"][dial], 1 if dial == "interval" else 0
@@ -147,6 +160,27 @@ def _lines(path: Path) -> list[str]:
     return texts
 
 
+def _rescale(s: Settings) -> dict[str, Any]:
+    """name, used (the fit, None for raw distances or where a probe is still needed), probe (whether it is), and signed:
+    what enters the signature. A fit enters by its numbers; one that auto makes, which depends on nothing else, by what
+    it is made on, so that a run is called the same before and after the probe."""
+    request = s["rescale"]
+    name = str(request.get("name", s["choices"]["rescale"]))
+    if "rescale" not in s["method"]:
+        return _unused(name)
+    wanted = wanted_fit(s)
+    shipped, made = catalog.CONF / "rescale", Path(s["outputs"]).expanduser() / "fits"
+    fit, probe = fits.resolve_rescale(request, wanted, shipped, made)
+    own = name == "auto" and (fit is None or Path(fit["path"]).parent != shipped)
+    numbers = None if fit is None else {key: fit[key] for key in ("coefficients", "domain")}
+    degree = request.get("degree")
+    return {"name": name, "used": fit, "probe": probe, "signed": {"auto": wanted, "degree": degree} if own else numbers}
+
+
+def _unused(name: str) -> dict[str, Any]:
+    return {"name": name, "used": None, "probe": False, "signed": None}
+
+
 def _weights(s: Settings) -> dict[str, str] | None:
     """Path and hash of the checkpoint: weights= or what the model's YAML names (relative to the package)."""
     own = s["model"].pop("weights", None)
@@ -154,7 +188,7 @@ def _weights(s: Settings) -> dict[str, str] | None:
     if name is None:
         return None
     path = Path(str(name)).expanduser()
-    path = path.absolute() if s["weights"] else config.HERE / path
+    path = path.absolute() if s["weights"] else catalog.HERE / path
     if not path.is_file():
         raise UserError(f"weights={path}: no such file; leave weights= out for the weights that come with the model")
     try:

@@ -10,7 +10,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 from rich.text import Text
 
-from fastcache import config
+from fastcache import catalog
 from fastcache.settings import Settings, number
 
 EXAMPLES = """\
@@ -39,12 +39,12 @@ def error(message: object) -> None:
 
 def help_text() -> str:
     """Three examples, one line a method, the other choices."""
-    rows = [(m.name, "-" if m.dial is None else f"{m.dial}={m.default:g}", m.idea) for m in config.methods()]
+    rows = [(m.name, "-" if m.dial is None else f"{m.dial}={m.default:g}", m.idea) for m in catalog.methods()]
     wide = [max(len(row[i]) for row in rows) for i in (0, 1)]
     lines = [f"  {name:<{wide[0]}}  {dial:<{wide[1]}}  {idea}" for name, dial, idea in rows]
-    groups = [group for group in config.GROUPS if group != "method" and config.options(group)]
-    choices = [f"  {group}={', '.join(n for n in config.options(group) if n != 'file')}" for group in groups]
-    plain = ", ".join(key for key in config.KEYS if key not in config.GROUPS)
+    groups = [group for group in catalog.GROUPS if group != "method" and catalog.options(group)]
+    choices = [f"  {group}={', '.join(n for n in catalog.options(group) if n != 'file')}" for group in groups]
+    plain = ", ".join(key for key in catalog.KEYS if key not in catalog.GROUPS)
     return "\n".join(
         [
             "Generate videos with a cache method and score them against the run that computes everything.",
@@ -66,7 +66,7 @@ def help_text() -> str:
 def header(s: Settings, signature: str) -> str:
     """One line that says what runs."""
     choices = s["choices"]
-    dial = next((f" {key}={number(s['dial'])}" for key in config.DIALS if key in s["method"]), "")
+    dial = next((f" {key}={number(s['dial'])}" for key in catalog.DIALS if key in s["method"]), "")
     rescale = [f"rescale {s['rescale']['name']}"] if "rescale" in s["method"] else []
     videos = f"{s['num_videos']} video{'s' if s['num_videos'] > 1 else ''} of {s['frames']} latent frames"
     parts = [choices["model"], choices["engine"], f"{choices['method']}{dial}", s["schedule"], choices["sampler"]]
@@ -100,6 +100,12 @@ class Bar:
             where = f"video {idx + 1}/{self.videos}  chunk {chunk_idx + 1}/{self.chunks}"
             text = f"{self.title}{where}  trace {letters:<4}  compute {compute:.2f}"
             self.progress.update(self.task, description=text, completed=self.done * self.chunks + chunk_idx)
+
+    def count(self, done: int) -> None:
+        """``done`` videos without a trace are finished."""
+        if self.progress is not None:
+            text = f"{self.title}{done}/{self.videos}"
+            self.progress.update(self.task, description=text, completed=done * self.chunks)
 
     def video(self, idx: int, letters: Sequence[str], compute: float, seconds: float) -> None:
         """A whole video is on disk."""

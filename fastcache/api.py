@@ -1,0 +1,103 @@
+"""The Python interface: a model, a method, a video, its scores. The command line runs on the same functions."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+import torch
+
+from fastcache import catalog, fits
+from fastcache.build import build
+from fastcache.errors import UserError
+from fastcache.kv_cache import VanillaKVCacheEngine
+from fastcache.methods.none import NoCache
+from fastcache.metrics.score import chunk_frames, score_video
+from fastcache.noise import Noise
+from fastcache.rescale import Rescale
+from fastcache.sample import OnStep, Rollout, rollout
+from fastcache.sampler import FewStep
+from fastcache.schedule import parse_schedule
+
+
+@dataclass
+class Video:
+    """Frames uint8 [T, H, W, 3], the rollout they came from and the seconds spent on decoding."""
+
+    frames: np.ndarray
+    rollout: Rollout
+    decode_seconds: float
+
+    @property
+    def frames_of_chunk(self) -> list[int]:
+        return chunk_frames(len(self.frames), len(self.rollout.chunks))
+
+
+def load_model(name: str = "tiny_t2v", weights: str | None = None, device: str = "cpu", dtype: str = "float32") -> Any:
+    """A model of conf/model/ with its own weights, or those of a file, and a default engine in each branch.
+
+    Raises UserError on an unknown name and on weights that are missing, damaged or of another shape.
+    """
+    node = catalog.load("model", name)
+    own = node.pop("weights", None)
+    return build_model(node, weights or (own and str(catalog.HERE / own)), device, dtype)
+
+
+def build_model(node: Mapping[str, Any], weights: str | None, device: str, dtype: str) -> Any:
+    """The VideoModel that a configuration node names, with a default engine in each branch."""
+    model = build(node, weights=weights, device=device, dtype=getattr(torch, dtype))
+    model.dit.set_kv_engines(lambda branch: VanillaKVCacheEngine())
+    return model
+
+
+def load_fit(name: str) -> Rescale:
+    """A saved rescale fit: a name in conf/rescale/ or a file. Raises UserError if there is none."""
+    path = catalog.CONF / "rescale" / f"{name}.yaml"
+    return rescale(fits.load_fit(path if path.is_file() else Path(name).expanduser()))
+
+
+def rescale(fit: Mapping[str, Any] | None) -> Rescale | None:
+    """The polynomial of a saved fit; None, for raw distances, of none."""
+    return None if fit is None else Rescale(fit["coefficients"], fit["domain"])
+
+
+def generate(
+    model: Any,
+    prompt: str,
+    method: Any = None,
+    sampler: Any = None,
+    schedule: str = "FxxF",
+    frames: int = 21,
+    seed: int = 0,
+    idx: int = 0,
+    on_step: OnStep | None = None,
+) -> Video:
+    """Roll out one video of ``frames`` latent frames and decode it.
+
+    ``method`` defaults to no caching, ``sampler`` to the few-step one. Noise is addressed by (seed, idx, chunk, step);
+    what the prompt leaves open is drawn from seed + idx. Raises UserError on a prompt or sizes the model cannot take.
+    """
+    sampler = FewStep(frames_per_chunk=model.frames_per_chunk) if sampler is None else sampler
+    methods = {"pos": NoCache() if method is None else method}
+    forced = parse_schedule(schedule, sampler.num_steps)
+    embeds = model.encode_prompt(prompt, seed + idx)
+    made = rollout(model, methods, sampler, forced, embeds, frames, Noise(seed).of(idx), on_step)
+    began = perf_counter()
+    with torch.inference_mode():
+        decoded = model.decode(made.latents)
+    return Video(decoded, made, perf_counter() - began)
+
+
+def score(video: Video, reference: Video, metrics: Sequence[Any] | None = None) -> dict[str, Any]:
+    """Quality of a video against its reference, as one ``per_video`` entry of scores.json. All metrics by default.
+
+    Raises UserError where the two differ in size.
+    """
+    if metrics is None:
+        metrics = [build(catalog.load("metric", name)) for name in ("psnr", "ssim", "lpips")]
+    if video.frames.shape != reference.frames.shape:
+        sizes = f"{list(video.frames.shape)} and {list(reference.frames.shape)}"
+        raise UserError(f"video and reference are {sizes} [frames, height, width, 3]; expected one size")
+    return score_video(video.frames, reference.frames, video.frames_of_chunk, metrics)

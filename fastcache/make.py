@@ -1,0 +1,192 @@
+"""The work of a run: model, fit, the videos that are missing, what people look at. Holds one model a process."""
+
+import gc
+import json
+import resource
+import sys
+from functools import lru_cache
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import torch
+
+from fastcache import __version__, api, catalog, fits, terminal
+from fastcache.build import build
+from fastcache.calibrate import calibrate
+from fastcache.cost import Sizes, flops_fraction
+from fastcache.media import SheetVideo, contact_sheet, side_by_side, write_mp4
+from fastcache.results import Folder, locked
+from fastcache.scores import Scores, check_size
+from fastcache.settings import Settings, label, wanted_fit
+from fastcache.track import describe
+
+SHEET_VIDEOS = 4
+
+
+def get_model(s: Settings) -> Any:
+    """The model of a run; the last one is kept, for it alone outlives a job."""
+    return _model(json.dumps([s["model"], s["weights"], s["device"], s["dtype"]], sort_keys=True))
+
+
+def get_metrics(s: Settings) -> dict[str, Any]:
+    """The metrics asked for, kept so that a network is loaded once."""
+    return {name: _metric(json.dumps(node, sort_keys=True)) for name, node in s["metric"].items()}
+
+
+@lru_cache(maxsize=1)
+def _model(key: str) -> Any:
+    node, weights, device, dtype = json.loads(key)
+    return api.build_model(node, weights and weights["path"], device, dtype)
+
+
+@lru_cache(maxsize=8)
+def _metric(key: str) -> Any:
+    return build(json.loads(key))
+
+
+def make_videos(s: Settings, folder: Folder, reference: Folder, title: str = "") -> None:
+    """Roll out and keep the videos that are missing, one by one."""
+    missing = folder.missing()
+    model, sampler = get_model(s), build(s["sampler"])
+    model.dit.set_kv_engines(lambda branch: build(s["engine"]))
+    use_fit(s, model, sampler)
+    rescale = {"rescale": api.rescale(s["rescale"]["used"])} if "rescale" in s["method"] else {}
+    method = build(s["method"], **rescale)
+    # The first forwards of a process are slow for reasons of no interest here.
+    api.generate(model, s["prompts"][0], None, sampler, s["schedule"], sampler.frames_per_chunk)
+    chunks = s["frames"] // sampler.frames_per_chunk
+    with terminal.Bar(folder.count, chunks, folder.count - len(missing), title) as bar:
+        for idx in missing:
+            _reset_peak(s["device"])
+            before = method.nonfinite_events, method.clamps
+            began = perf_counter()
+            video = api.generate(
+                model, s["prompts"][idx], method, sampler, s["schedule"], s["frames"], s["seed"], idx,
+                lambda chunk, trace, idx=idx: bar.step(idx, chunk, trace.letters, trace.compute_fraction),
+            )  # fmt: skip
+            if reference is not folder:
+                check_size(s, video.frames.shape, reference)
+            folder.save_frames(idx, video.frames)
+            events = method.nonfinite_events - before[0], method.clamps - before[1]
+            info = _info(s, idx, model, video, *events) | {"wall_s": perf_counter() - began}
+            folder.save_info(idx, info)
+            render(s, folder, reference, idx)
+            bar.video(idx, [c.letters for c in video.rollout.chunks], info["compute_fraction"], info["wall_s"])
+    model.dit.clear_caches()
+    gc.collect()
+
+
+def use_fit(s: Settings, model: Any, sampler: Any) -> None:
+    """With rescale=auto and no fit yet, probe the calibration prompts, once for everybody, and keep the fit."""
+    if not s["rescale"]["probe"]:
+        return
+    wanted, degree = wanted_fit(s), s["rescale"]["signed"]["degree"]
+    path = fits.fit_path(Path(s["outputs"]).expanduser() / "fits", wanted, degree)
+    with locked(path.with_suffix(".lock"), wait=True):
+        if not path.is_file():
+            texts = catalog.load("prompts", "calibration")["texts"][: wanted["num_prompts"]]
+            terminal.say(f"no fit for {fits.fit_name(wanted)} yet: probing {len(texts)} calibration prompts")
+            with terminal.Bar(len(texts), 1, title="probe ") as bar:
+                fit, samples = calibrate(model, sampler, texts, wanted, degree, lambda done, _: bar.count(done))
+            fits.save_fit(fit, samples, path)
+        fit = fits.load_fit(path)
+    low, high = fit["domain"]
+    r2 = "-" if fit["r2"] is None else f"{fit['r2']:.2f}"
+    terminal.say(f"rescale {fit['name']}: degree {fit['degree']}, R2 {r2}, n {fit['n']}, range {low:.2f}-{high:.2f}")
+    s["rescale"] |= {"used": fit, "probe": False}
+
+
+def render(s: Settings, folder: Folder, reference: Folder, idx: int) -> None:
+    """The mp4 of a video: reference, run and difference side by side; of a reference, itself."""
+    frames = folder.frames(idx)
+    if reference is not folder:
+        frames = side_by_side(frames, reference.frames(idx), label(s), reference.settings().get("schedule", ""))
+    write_mp4(folder.mp4(idx), frames, folder.info(idx)["fps"])
+
+
+def draw_sheet(s: Settings, folder: Folder, reference: Folder, scores: Scores) -> None:
+    """sheet.png: at most four videos, with more than that the worst, the best and two from the middle."""
+    entries = scores["per_video"]
+    order = sorted(range(folder.count), key=lambda i: _quality(entries[i]))
+    if folder.count > SHEET_VIDEOS:
+        last = folder.count - 1
+        order = [order[round(last * place / (SHEET_VIDEOS - 1))] for place in range(SHEET_VIDEOS)]
+    videos = []
+    for i in sorted(order):
+        info, per_chunk = folder.info(i), entries[i]["per_chunk"]
+        scored = {"LPIPS": per_chunk["lpips"], "PSNR": per_chunk["psnr"]}
+        videos.append(
+            SheetVideo(
+                title=f"{i}: {info['prompt']}",
+                run=folder.frames(i),
+                reference=None if reference is folder else reference.frames(i),
+                frames_of_chunk=info["frames_of_chunk"],
+                letters=[chunk["letters"] for chunk in info["chunks"]],
+                fractions=per_chunk["compute_fraction"],
+                values={} if reference is folder else {k: v for k, v in scored.items() if entries[i][k.lower()] is not None},
+            )
+        )
+    under = f"{scores['model']}, {scores['engine']}, {scores['sampler']}, seed {s['seed']}, reference {reference.signature}"
+    contact_sheet(folder.path / "sheet.png", videos, f"{label(s)}   {scores['speedup']:.2f}x", under)
+
+
+def _quality(entry: dict[str, Any]) -> float:
+    """Higher is better: PSNR, infinite where identical."""
+    return float("inf") if entry["psnr"] is None else entry["psnr"]
+
+
+def _info(s: Settings, idx: int, model: Any, video: api.Video, nonfinite: int, clamps: int) -> dict[str, Any]:
+    made, size = video.rollout, s["sampler"]["frames_per_chunk"]
+    fractions, stores = [c.fractions for c in made.chunks], [c.full_forwards for c in made.chunks]
+    keys = ("letters", "fractions", "indicator", "full_forwards")
+    return {
+        "prompt": s["prompts"][idx],
+        "seed": s["seed"] + idx,
+        "chunks": [{key: getattr(chunk, key) for key in keys} for chunk in made.chunks],
+        "frames_of_chunk": video.frames_of_chunk,
+        "fps": model.fps,
+        "dit_s": made.dit_seconds,
+        "decode_s": video.decode_seconds,
+        "compute_fraction": made.compute_fraction,
+        "forward_fraction": made.forward_fraction,
+        "flops_fraction": flops_fraction(Sizes.of(model.dit.config, model.latent_shape, size), fractions, stores),
+        "kv_bytes": made.kv_bytes,
+        "method_bytes": made.method_bytes,
+        "peak_bytes": _peak(s["device"]),
+        "nonfinite_events": nonfinite,
+        "clamps": clamps,
+        "made_by": _made_by(s["device"]),
+    }
+
+
+def _made_by(device: str) -> dict[str, Any]:
+    name = torch.cuda.get_device_name(device) if device != "cpu" else _cpu_name()
+    versions = {"fastcache": __version__, "commit": _commit(), "torch": torch.__version__}
+    return {"device": name, "threads": torch.get_num_threads(), **versions}
+
+
+@lru_cache(maxsize=1)
+def _commit() -> str | None:
+    return describe()
+
+
+@lru_cache(maxsize=1)
+def _cpu_name() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return "CPU"
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "CPU")
+
+
+def _reset_peak(device: str) -> None:
+    if device != "cpu":
+        torch.cuda.reset_peak_memory_stats(device)
+
+
+def _peak(device: str) -> int:
+    """Highest memory so far, bytes: allocated on a GPU; resident on a CPU, for the whole process."""
+    if device != "cpu":
+        return torch.cuda.max_memory_allocated(device)
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)

@@ -1,0 +1,138 @@
+"""scores.json and trace.json of a run, from its videos on disk and its reference's. No torch."""
+
+from collections.abc import Mapping, Sequence
+from statistics import fmean, median
+from typing import Any
+
+from fastcache.errors import UserError
+from fastcache.metrics.base import Metric
+from fastcache.metrics.score import NAMES, NOT_ASKED, PER_CHUNK, protocol, score_video, summarise
+from fastcache.results import Folder, differing
+from fastcache.schedule import ceiling, parse_schedule
+from fastcache.settings import Settings, label
+
+Scores = dict[str, Any]
+TIMING = (
+    "wall clock, one warm-up chunk before the first video; seconds are medians over videos, dit_s_per_video the DiT and "
+    "the cache method in denoising and store passes, s_per_video from prompt to frames on disk without mp4 and scoring"
+)
+PEAK = "peak_bytes: CUDA memory of the process on a GPU, its resident memory on a CPU"
+
+
+def up_to_date(former: Scores | None, reference: Folder, wanted: Mapping[str, Any]) -> bool:
+    """Whether scores.json holds every metric asked for, against this reference."""
+    if former is None or former["reference"] != reference.signature:
+        return False
+    had = former["protocol"]["metrics"]
+    return all(had.get(name) == node for name, node in wanted.items())
+
+
+def measure(
+    s: Settings, folder: Folder, reference: Folder, metrics: Mapping[str, Metric], former: Scores | None = None
+) -> Scores:
+    """The scores of a run whose videos are all on disk. Numbers of ``former`` that are not asked for again are kept.
+
+    Raises UserError where run and reference differ in size.
+    """
+    infos = [folder.info(i) for i in range(folder.count)]
+    base = [reference.info(i) for i in range(folder.count)]
+    used = list(metrics.values())
+    entries = []
+    for i, info in enumerate(infos):
+        frames = folder.frames(i)
+        entry = score_video(frames, reference.frames(i), info["frames_of_chunk"], used)
+        entry["per_chunk"]["compute_fraction"] = [fmean(chunk["fractions"]) for chunk in info["chunks"]]
+        entries.append({key: info[key] for key in ("prompt", "seed", "compute_fraction")} | entry)
+    if former is not None and former["reference"] == reference.signature:
+        for entry, old in zip(entries, former["per_video"], strict=True):
+            _keep(entry, old)
+            for name in PER_CHUNK:
+                if entry[name] is not None and all(value is None for value in entry["per_chunk"][name]):
+                    entry["per_chunk"][name] = old["per_chunk"][name]
+    rules = protocol(used, frames.shape) | {"timing": TIMING, "memory": PEAK, "made_by": _made_by(infos)}
+    rules["metrics"] = {name: s["metric"][name] for name in metrics}
+    if former is not None and former["reference"] == reference.signature:
+        rules = former["protocol"] | rules | {"metrics": former["protocol"]["metrics"] | rules["metrics"]}
+    return _identity(s, folder, reference) | summarise(entries) | _costs(s, infos, base) | {
+        "per_video": entries,
+        "protocol": rules | {"dtype": s["dtype"], "device": s["device"]},
+    }
+
+
+def trace(folder: Folder) -> dict[str, Any]:
+    """trace.json: what every step of every chunk did."""
+    keys = ("letters", "fractions", "indicator")
+    videos = [folder.info(i)["chunks"] for i in range(folder.count)]
+    return {"videos": [{"chunks": [{key: chunk[key] for key in keys} for chunk in chunks]} for chunks in videos]}
+
+
+def top_speed(s: Settings) -> float:
+    """Highest DiT speed-up of the schedule; where the store pass is left out, of the denoising steps alone."""
+    forced = parse_schedule(s["schedule"], len(s["sampler"]["steps"]))
+    return len(forced) / sum(forced) if s["sampler"].get("store") == "reuse_last" else ceiling(forced)
+
+
+def check_size(s: Settings, shape: Sequence[int], reference: Folder) -> None:
+    """Raise UserError, naming the settings that differ, unless videos of ``shape`` fit their reference."""
+    theirs = reference.frames(0).shape
+    if tuple(shape) != tuple(theirs):
+        keys = "; ".join(differing(s, reference.settings())) or "no setting"
+        raise UserError(
+            f"the reference {reference.path.name} has videos of {list(theirs)}, this run makes {list(shape)} [frames, "
+            f"height, width, 3]. They differ in {keys}. Use reference=auto"
+        )
+
+
+def _identity(s: Settings, folder: Folder, reference: Folder) -> Scores:
+    choices = s["choices"]
+    return {
+        "signature": folder.signature,
+        "label": label(s),
+        **{key: choices[key] for key in ("model", "engine", "method")},
+        "dial": s["dial"],
+        "schedule": s["schedule"],
+        "sampler": choices["sampler"],
+        "renoise": s["sampler"].get("renoise"),
+        "rescale": s["rescale"]["name"] if "rescale" in s["method"] else None,
+        "seed": s["seed"],
+        "num_videos": folder.count,
+        "reference": reference.signature,
+    }
+
+
+def _costs(s: Settings, infos: Sequence[Mapping[str, Any]], base: Sequence[Mapping[str, Any]]) -> Scores:
+    mid = {key: median(info[key] for info in infos) for key in ("dit_s", "wall_s", "decode_s")}
+    ref = {key: median(info[key] for info in base) for key in ("dit_s", "wall_s")}
+    rest = [1 - (info["dit_s"] + info["decode_s"]) / info["wall_s"] for info in infos]
+    return {
+        "compute_fraction": fmean(info["compute_fraction"] for info in infos),
+        "forward_fraction": fmean(info["forward_fraction"] for info in infos),
+        "ceiling": top_speed(s),
+        "speedup": ref["dit_s"] / mid["dit_s"],
+        "speedup_e2e": ref["wall_s"] / mid["wall_s"],
+        "dit_s_per_video": mid["dit_s"],
+        "s_per_video": mid["wall_s"],
+        "overhead_fraction": median(rest),
+        "flops_fraction": fmean(info["flops_fraction"] for info in infos),
+        **{key: max(info[key] for info in infos) for key in ("kv_bytes", "method_bytes", "peak_bytes")},
+        "nonfinite_events": sum(info["nonfinite_events"] for info in infos),
+        "clamps": sum(info["clamps"] for info in infos),
+    }
+
+
+def _keep(entry: Scores, old: Mapping[str, Any]) -> None:
+    """Take over the numbers that were scored before and not this time."""
+    for name in NAMES:
+        why = f"{name}_why"
+        if entry.get(why) == NOT_ASKED and old.get(why) != NOT_ASKED:
+            del entry[why]
+            entry |= {key: old[key] for key in (name, why) if key in old}
+
+
+def _made_by(infos: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """The distinct machines and versions that the videos come from."""
+    found: list[dict[str, Any]] = []
+    for info in infos:
+        if info["made_by"] not in found:
+            found.append(info["made_by"])
+    return found
