@@ -9,6 +9,7 @@ import re
 import pytest
 import torch
 from golden_files import FILES, METHODS, PASSES, Passes, close, recorded_draws
+from golden_methods import pytest_generate_tests, test_calibration, test_methods, test_steps_of_methods  # noqa: F401
 from torch import nn
 
 from fastcache.kv_cache import CausalContext

@@ -3,6 +3,7 @@
 import itertools
 
 import numpy as np
+import oracles
 import pytest
 import torch
 import toy
@@ -13,77 +14,6 @@ from fastcache.rescale import Rescale
 
 F, S, L = toy.GRID.frames, toy.GRID.tokens_per_frame, toy.GRID.tokens
 FIT = [0.5, 0.2, 0.1]
-
-
-def watch(method, forced, chunks=3):
-    """Per step: (chunk_idx, step_idx, forced, indicator, output of a full step or None, selected tokens or None)."""
-    seen = []
-
-    def on_step(step, run, result):
-        full = result.fraction == 1.0 and run.asked is None
-        seen.append((
-            step.chunk_idx, step.step_idx, step.forced_full,
-            (run.modulated_input() if method.indicator == "modulated_input" else step.e0).double().numpy()[0],
-            result.x.double().numpy()[0] if full else None,
-            None if full and step.forced_full else selection(run, result),
-        ))
-
-    toy.rollout(method, forced, chunks=chunks, on_step=on_step)
-    return seen
-
-
-def selection(run, result):
-    if run.asked is None:
-        return list(range(L)) if result.fraction == 1.0 else []
-    return run.asked.tolist()
-
-
-def motion(output, former, norm, floor):
-    frames = output.reshape(F, S, -1)
-    before = [former, *frames[:-1]]
-    rows = []
-    for f in range(F):
-        if before[f] is not None:
-            rows.append(np.abs(frames[f] - before[f]).mean(-1) / np.abs(before[f]).mean(-1))
-    if former is None:
-        rows.insert(0, rows[0])
-    rows = np.stack(rows)
-    high, low = rows.max(1, keepdims=True), rows.min(1, keepdims=True)
-    scaled = {"mean": rows / rows.mean(1, keepdims=True), "max": rows / high}
-    scaled["max_rescale"] = floor + (1 - floor) * (rows - low) / (high - low)
-    return scaled[norm].reshape(-1)
-
-
-def oracle(seen, o):
-    """Selected tokens of each cacheable step, decided from the watched tensors alone."""
-    chunk, chosen, ours, former = None, [], {}, {}
-    for chunk_idx, step_idx, forced, indicator, output, _ in seen:
-        if chunk_idx != chunk:
-            chunk, former, ours, reference = chunk_idx, ours, {}, None
-        if forced:
-            frame = None
-            if former:
-                frame = former[step_idx] if o.frame0 == "same_step" else former[max(former)]
-            weights = motion(output, frame, o.weight_norm, o.weight_floor)
-            ours[step_idx] = output.reshape(F, S, -1)[-1]
-            score, reference = np.zeros(L), indicator
-            chosen.append(None)
-            continue
-        if o.distance == "chunk":
-            distance = np.abs(indicator - reference).mean() / np.abs(reference).mean()
-        else:
-            distance = np.abs(indicator - reference).mean(-1) / np.abs(reference).mean(-1)
-        if o.rescale is not None:
-            distance = np.maximum(np.polyval(FIT, distance), 0)
-        score, reference = score + distance * weights, indicator
-        need = score >= o.thresh
-        if o.temporal_consistency:
-            need = np.tile(need.reshape(F, S).mean(0) > o.temporal_thresh, F)
-        if 0 < need.sum() < o.min_update_ratio * L:
-            need = np.zeros(L, bool)
-        score[need] = 0
-        chosen.append(np.flatnonzero(need).tolist())
-    return chosen
 
 
 CASES = [
@@ -103,13 +33,14 @@ CASES = [
 @pytest.mark.parametrize("forced", [toy.FxxF, toy.FFxx, toy.Fxxx], ids=["FxxF", "FFxx", "Fxxx"])
 @pytest.mark.parametrize("options", CASES, ids=str)
 def test_selections_match_an_oracle(options, forced):
-    partial = 0
+    partly = 0
     for thresh in (0.4, 0.8):
-        method = MotionCache(thresh=thresh, **options)
-        seen = watch(method, forced, chunks=2)
-        assert [row[-1] for row in seen] == oracle(seen, method), thresh
-        partial += sum(0 < len(row[-1]) < L for row in seen if row[-1] is not None)
-    assert partial
+        watch = oracles.Watch(MotionCache(thresh=thresh, **options))
+        toy.rollout(watch, forced, chunks=2)
+        tokens = [row["tokens"] for row in watch.seen]
+        assert tokens == oracles.motioncache(watch.seen, watch.method, toy.GRID), thresh
+        partly += sum(0 < len(row) < L for row in tokens)
+    assert partly
 
 
 # Fault (a): in a chunk's second full pass, frame 0 was compared with the chunk's own last frame.

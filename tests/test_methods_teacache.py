@@ -1,6 +1,7 @@
 """TeaCache against an oracle in float64, and the faults of naive ports: range of the fit, precision, shared state."""
 
 import numpy as np
+import oracles
 import pytest
 import torch
 import toy
@@ -12,57 +13,29 @@ from fastcache.methods.reuse import DirectReuse
 from fastcache.methods.teacache import TeaCache
 from fastcache.rescale import Rescale
 
-FIT = [0.5, 0.2, 0.1]
 
-
-def watch(method, forced, read=lambda step, run: run.modulated_input()):
-    """Per chunk and step: the indicator (float64), whether the step was forced, and the fraction."""
-    seen = []
-    toy.rollout(method, forced, on_step=lambda s, run, result: seen.append(
-        (s.chunk_idx, s.forced_full, read(s, run).double().numpy(), result.fraction)
-    ))
-    return seen
-
-
-def oracle(seen, thresh, coefficients, compare_with):
-    chunk, fractions = None, []
-    for chunk_idx, forced, indicator, _ in seen:
-        if chunk_idx != chunk:
-            chunk, score, reference = chunk_idx, 0.0, None
-        compute = forced or reference is None
-        if not compute:
-            distance = np.abs(indicator - reference).mean() / np.abs(reference).mean()
-            score += distance if coefficients is None else np.polyval(coefficients, distance)
-            compute = score >= thresh
-        if compute:
-            score = 0.0
-        if compute or compare_with == "previous":
-            reference = indicator
-        fractions.append(float(compute))
-    return fractions
+def decisions(forced=toy.Fxxx, **options):
+    """What each step computed, and what the oracle says it should have."""
+    watch = oracles.Watch(TeaCache(**options))
+    toy.rollout(watch, forced)
+    return [row["tokens"] for row in watch.seen], oracles.groupwise(watch.seen, watch.method, toy.GRID)
 
 
 @pytest.mark.parametrize("compare_with", ["previous", "cached"])
-@pytest.mark.parametrize("coefficients", [None, FIT])
-@pytest.mark.parametrize("forced", [toy.FxxF, toy.FFxx, toy.Fxxx])
-def test_decisions_match_an_oracle(forced, coefficients, compare_with):
-    found = set()
+@pytest.mark.parametrize("rescale", [None, Rescale([0.5, 0.2, 0.1])], ids=["raw", "fit"])
+@pytest.mark.parametrize("forced", [toy.FxxF, toy.FFxx, toy.Fxxx], ids=["FxxF", "FFxx", "Fxxx"])
+def test_decisions_match_an_oracle(forced, rescale, compare_with):
+    found = []
     for thresh in (0.4, 0.8, 1.3, 1.8):
-        rescale = None if coefficients is None else Rescale(coefficients)
-        seen = watch(TeaCache(thresh=thresh, rescale=rescale, compare_with=compare_with), forced)
-        fractions = [fraction for *_, fraction in seen]
-        assert fractions == oracle(seen, thresh, coefficients, compare_with), thresh
-        found.add(tuple(fractions))
-    assert len(found) >= 2
+        ours, expected = decisions(forced, thresh=thresh, rescale=rescale, compare_with=compare_with)
+        assert ours == expected, thresh
+        found.append(ours)
+    assert found[0] != found[-1]
 
 
 def test_the_two_references_decide_differently():
-    runs = [
-        [row[-1] for row in watch(TeaCache(thresh=thresh, compare_with=mode), toy.Fxxx)]
-        for thresh in np.arange(0.9, 2.4, 0.2)
-        for mode in ("previous", "cached")
-    ]
-    assert any(a != b for a, b in zip(runs[::2], runs[1::2], strict=True))
+    grid = np.arange(0.9, 2.4, 0.2)
+    assert any(decisions(thresh=t)[0] != decisions(thresh=t, compare_with="cached")[0] for t in grid)
 
 
 def test_a_skipped_step_adds_the_last_computed_residual():
@@ -80,10 +53,9 @@ def test_a_skipped_step_adds_the_last_computed_residual():
 
 
 def test_e0_decides_alike_in_every_chunk():
-    seen = watch(TeaCache(thresh=0.3, indicator="e0"), toy.Fxxx)
-    rows = [[row[-1] for row in seen if row[0] == chunk] for chunk in range(3)]
-    assert rows[0] == rows[1] == rows[2]
-    assert 0.0 in rows[0] and rows[0].count(1.0) > 1
+    _, fractions = toy.rollout(TeaCache(thresh=0.3, indicator="e0"), toy.Fxxx)
+    assert fractions[0] == fractions[1] == fractions[2]
+    assert 0.25 < toy.mean(fractions) < 1
 
 
 @pytest.mark.parametrize("compare_with", ["cache", None])
