@@ -1,12 +1,33 @@
-"""Calibration: roll out the calibration prompts in full with the probe, fit, save."""
+"""`python -m fastcache.calibrate`: roll out the calibration prompts in full with the probe, fit, save.
 
+The fit turns the distance between two steps' indicators into the expected relative error of reuse. Torch is imported
+once something has to be computed.
+"""
+
+import sys
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
-from fastcache.fits import PROBE_SEED, Fit, make_fit
-from fastcache.methods.calibrate import Probe
-from fastcache.noise import Noise
-from fastcache.sample import rollout
+from omegaconf import open_dict
+
+from fastcache import fits, terminal
+from fastcache.errors import UserError
+from fastcache.fits import PROBE_SEED, Fit
+from fastcache.settings import Settings, wanted_fit
+
+HELP = """\
+Fit how much reuse costs, for one model, sampler and indicator.
+
+  python -m fastcache.calibrate
+  python -m fastcache.calibrate sampler=few_step sampler.renoise=shared
+  python -m fastcache.calibrate indicator=e0 rescale.degree=1 num_videos=8
+
+Takes the options of fastcache.run that say what to generate; prompts=calibration and seed=4242 unless given. The fit
+is written to OUTPUTS/fits; use it with rescale=FILE.
+"""
+
+IDLE = {"method", "schedule", "thresh", "interval", "engine", "metric", "reference", "experiment", "tracking", "retry"}
 
 OnVideo = Callable[[int, int], None]
 """Called after each video with (videos done, videos in all)."""
@@ -25,11 +46,15 @@ def probe(
 
     Raises UserError on what the model cannot roll out.
     """
+    from fastcache.methods.calibrate import Probe
+    from fastcache.noise import Noise
+    from fastcache.sample import rollout
+
     method, noise = Probe(indicator=indicator), Noise(seed)
     forced = (True,) * sampler.num_steps
     samples: list[dict[str, Any]] = []
     for idx, prompt in enumerate(prompts):
-        embeds = model.encode_prompt(prompt, seed)
+        embeds = model.encode_prompt(prompt, seed + idx)
         rollout(model, {"pos": method}, sampler, forced, embeds, frames, noise.of(idx))
         samples += [sample | {"prompt": idx} for sample in method.samples]
         if on_video is not None:
@@ -48,4 +73,84 @@ def calibrate(
     """Probe and fit what ``wanted`` (see fits.fitted_on) describes: the fit and its samples."""
     frames, seed, indicator = wanted["frames"], wanted["seed"], wanted["indicator"]
     samples = probe(model, sampler, prompts, frames, seed, indicator, on_video)
-    return make_fit(samples, degree, wanted), samples
+    return fits.make_fit(samples, degree, wanted), samples
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The command line; returns the exit status: 0 done, 1 refused."""
+    argv = list(sys.argv[1:] if argv is None else argv)
+    if {"-h", "--help"} & set(argv):
+        print(HELP)
+        return 0
+    try:
+        s, degree = settings(argv)
+        run(s, degree)
+    except UserError as error:
+        terminal.error(error)
+        return 1
+    except KeyboardInterrupt:
+        terminal.error("interrupted; nothing was written")
+        return 130
+    return 0
+
+
+def settings(argv: Sequence[str]) -> tuple[Settings, int]:
+    """What to calibrate on, and the degree of the fit. Raises UserError on an option that plays no part in it."""
+    from fastcache.config import plan
+    from fastcache.preflight import prepare
+
+    keys = {word.partition("=")[0] for word in argv}
+    if idle := keys & IDLE:
+        raise UserError(f"calibration computes every step in full; it has no use for {', '.join(sorted(idle))}")
+    ours = ["method=calibrate"]
+    ours += [] if keys & {"prompts", "prompt"} else ["prompts=calibration"]
+    ours += [] if "seed" in keys else [f"seed={PROBE_SEED}"]
+    command = plan([*ours, *argv])
+    if command.jobs is None or command.sweep:
+        raise UserError("calibration makes one fit at a time: give single values and leave -m, --cfg and --info out")
+    cfg, choices = command.jobs[0]
+    if choices["rescale"] != "auto":
+        raise UserError("calibration makes a fit; leave rescale= out, the degree is set with rescale.degree=2")
+    with open_dict(cfg):
+        cfg.schedule = "F" * len(cfg.sampler.steps)
+    degree = cfg.rescale.degree
+    if not isinstance(degree, int) or isinstance(degree, bool) or not 0 <= degree <= 4:
+        raise UserError(f"rescale.degree={degree}: expected a whole number from 0 to 4, e.g. rescale.degree=2")
+    return prepare(cfg, choices), degree
+
+
+def run(s: Settings, degree: int) -> Path:
+    """Probe, fit and save, unless that very fit is there already; say what it is worth. Returns its file."""
+    auto = wanted_fit(s)
+    given = {key: auto[key] for key in ("model", "weights", "sampler", "indicator", "frames")}
+    wanted = fits.fitted_on(**given, seed=s["seed"], prompts=s["prompts"])
+    path = fits.fit_path(Path(s["outputs"]).expanduser().absolute() / "fits", wanted, degree)
+    if s["dry"]:
+        state = "exists" if path.is_file() else "does not exist yet"
+        terminal.say(f"{len(s['prompts'])} videos of {s['frames']} latent frames; {path} {state}")
+        return path
+    if s["force"] or not path.is_file():
+        _make(s, degree, wanted, path)
+    fit = fits.load_fit(path)
+    terminal.say(fits.describe(fit))
+    terminal.say(f"wrote {path}  use it with rescale={path}")
+    return path
+
+
+def _make(s: Settings, degree: int, wanted: dict[str, Any], path: Path) -> None:
+    from fastcache.build import build
+    from fastcache.make import get_model
+    from fastcache.results import check_writable
+
+    build(s["method"])  # refuses an unknown indicator
+    model, sampler = get_model(s), build(s["sampler"])
+    for idx, prompt in enumerate(s["prompts"]):
+        model.encode_prompt(prompt, s["seed"] + idx)
+    check_writable(s["outputs"])
+    with terminal.Bar(len(s["prompts"]), 1, title="probe ") as bar:
+        fit, samples = calibrate(model, sampler, s["prompts"], wanted, degree, lambda done, _: bar.count(done))
+    fits.save_fit(fit, samples, path)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

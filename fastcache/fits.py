@@ -160,6 +160,15 @@ def make_fit(samples: Sequence[Mapping[str, Any]], degree: int, fitted_on: Mappi
     }
 
 
+def describe(fit: Fit) -> str:
+    """One line on a fit: its name, what it is worth and, in full, the polynomial."""
+    low, high = fit["domain"]
+    quality = "-" if fit.get("r2") is None else f"{fit['r2']:.3f}"
+    terms = ", ".join(f"{c:.4g}" for c in fit["coefficients"])
+    text = f"rescale {fit.get('name', '')}: degree {fit['degree']}, R2 {quality}, n {fit.get('n', '-')}"
+    return f"{text}, range {low:.3f} to {high:.3f}, coefficients {terms}"
+
+
 def fit_name(fitted_on: Mapping[str, Any]) -> str:
     """A readable name: model, sampler, its re-noising, indicator."""
     sampler = fitted_on["sampler"]
