@@ -248,8 +248,3 @@ def test_other_dtypes_and_shapes_are_refused(metric, video, said):
 def test_a_reference_of_another_size_is_refused_with_both_sizes(metric):
     with pytest.raises(UserError, match=r"\[2, 16, 16, 3\].*\[3, 16, 16, 3\]"):
         dict(metric()(np.zeros((2, 16, 16, 3), np.uint8), np.zeros((3, 16, 16, 3), np.uint8)))
-
-
-def test_psnr_options_are_checked():
-    with pytest.raises(UserError, match="moving_threshold=300"):
-        Psnr(moving_threshold=300)

@@ -3,10 +3,13 @@
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
 from clips import noisy, scene
+from hydra import compose, initialize_config_dir
+from hydra.utils import instantiate
 
 from fastcache.errors import UserError
 from fastcache.metrics.base import NotComputable
@@ -14,6 +17,8 @@ from fastcache.metrics.lpips import Lpips
 from fastcache.metrics.psnr import Psnr
 from fastcache.metrics.score import NAMES, chunk_frames, prepare, protocol, score_video, summarise
 from fastcache.metrics.ssim import Ssim
+
+CONF = Path(__file__).resolve().parent.parent / "conf"
 
 
 def test_chunks_of_a_causal_decoder():
@@ -66,3 +71,21 @@ def test_a_metric_without_its_weights_is_null_with_the_reason(monkeypatch):
 def test_scoring_from_the_command_room_needs_no_torch():
     code = "import sys, fastcache.metrics.score; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+
+
+@pytest.mark.parametrize(
+    "override, names",
+    [("metric=psnr", ["psnr"]), ("metric=[lpips,ssim]", ["lpips", "ssim"]), ("seed=0", ["psnr", "ssim", "lpips"])],
+)
+def test_metrics_are_chosen_by_name_and_built_from_their_yaml(override, names):
+    with initialize_config_dir(version_base="1.3", config_dir=str(CONF)):
+        chosen = compose("config", overrides=[override]).metric
+    assert list(chosen) == names
+    assert [type(instantiate(node)).__name__.lower() for node in chosen.values()] == names
+
+
+def test_the_weights_key_reaches_the_metric(tmp_path):
+    (tmp_path / "a.pth").touch()
+    with initialize_config_dir(version_base="1.3", config_dir=str(CONF)):
+        chosen = compose("config", overrides=[f"metric.lpips.weights={tmp_path / 'a.pth'}"]).metric
+    assert instantiate(chosen.lpips).weights == str(tmp_path / "a.pth")

@@ -5,8 +5,10 @@ from typing import Any
 
 import numpy as np
 
-from fastcache.errors import UserError
 from fastcache.metrics.base import Clip, FrameScores, Score, check_clips
+
+CAP = 100.0  # dB, of one frame's PSNR
+THRESHOLD, DILATION = 8, 2  # of 255; px
 
 
 def decibel(mse: float) -> Score:
@@ -14,16 +16,16 @@ def decibel(mse: float) -> Score:
     return Score(None, "identical") if mse == 0 else Score(float(-10 * np.log10(mse)))
 
 
-def moving_mask(reference: Clip, threshold: int = 8, dilation: int = 2) -> np.ndarray:
-    """bool [T, H, W]: pixels of frame t of which a channel differs by more than ``threshold`` (of 255) from the same
-    pixel of frame t - 1 or t + 1, grown by ``dilation`` px in every direction, diagonals included."""
+def moving_mask(reference: Clip) -> np.ndarray:
+    """bool [T, H, W]: pixels of frame t of which a channel differs by more than 8 (of 255) from the same pixel of frame
+    t - 1 or t + 1, grown by 2 px in every direction, diagonals included."""
     clip = reference.astype(np.int16)
-    changed = (np.abs(clip[1:] - clip[:-1]) > threshold).any(axis=-1)
+    changed = (np.abs(clip[1:] - clip[:-1]) > THRESHOLD).any(axis=-1)
     mask = np.zeros(reference.shape[:3], bool)
     mask[1:] |= changed
     mask[:-1] |= changed
     for axis in (1, 2):
-        mask = _grow(mask, axis, dilation)
+        mask = _grow(mask, axis, DILATION)
     return mask
 
 
@@ -43,19 +45,11 @@ class Psnr:
     """PSNR in dB of uint8 clips on [0, 1].
 
     ``psnr`` takes one MSE over all frames (FlowCache and MotionCache, tools/video_metrics.py); ``psnr_frame`` is the
-    mean of the frames' PSNR, each at most ``cap`` dB (TeaCache, eval/*/common_metrics); ``psnr_moving`` and
+    mean of the frames' PSNR, each at most 100 dB (TeaCache, eval/*/common_metrics); ``psnr_moving`` and
     ``psnr_still`` take one MSE over the pixels inside and outside the moving mask of the reference.
     """
 
     names = ("psnr", "psnr_frame", "psnr_moving", "psnr_still")
-
-    def __init__(self, cap: float = 100.0, moving_threshold: int = 8, moving_dilation: int = 2):
-        if not (cap > 0 and 0 <= moving_threshold <= 255 and moving_dilation >= 0):
-            raise UserError(
-                f"metric.psnr has cap={cap}, moving_threshold={moving_threshold}, moving_dilation={moving_dilation}; "
-                "cap is above 0 dB, the threshold within 0..255, the dilation at least 0 px"
-            )
-        self.cap, self.threshold, self.dilation = cap, moving_threshold, moving_dilation
 
     def __call__(self, video: Clip, reference: Clip) -> Iterator[tuple[str, FrameScores]]:
         """Yield the four names with per-frame values; raises UserError on clips that are not uint8 of one shape."""
@@ -66,10 +60,10 @@ class Psnr:
         yield "psnr", FrameScores(mse, ones * height * width, decibel)
 
         with np.errstate(divide="ignore"):
-            capped = np.minimum(-10 * np.log10(mse), self.cap)
+            capped = np.minimum(-10 * np.log10(mse), CAP)
         yield "psnr_frame", FrameScores(capped, ones)
 
-        moving = moving_mask(reference, self.threshold, self.dilation)
+        moving = moving_mask(reference)
         for name, mask, empty in (
             ("psnr_moving", moving, "no moving pixels in the reference"),
             ("psnr_still", ~moving, "no still pixels in the reference"),
@@ -82,9 +76,9 @@ class Psnr:
             "psnr": {
                 "range": "uint8 scaled to [0, 1]",
                 "psnr": "one MSE over the clip (or chunk), dB; null where identical",
-                "psnr_frame": f"mean over frames of PSNR capped at {self.cap:g} dB",
-                "psnr_moving": f"one MSE over pixels that change by more than {self.threshold}/255 in any channel from "
-                f"the reference's frame before or after, dilated by {self.dilation} px (square)",
+                "psnr_frame": f"mean over frames of PSNR capped at {CAP:g} dB",
+                "psnr_moving": f"one MSE over pixels that change by more than {THRESHOLD}/255 in any channel from "
+                f"the reference's frame before or after, dilated by {DILATION} px (square)",
                 "psnr_still": "one MSE over the other pixels",
             }
         }
