@@ -58,9 +58,9 @@ def load_fit(name: str) -> Rescale:
     return rescale(fits.load_fit(path if path.is_file() else Path(name).expanduser()))
 
 
-def rescale(fit: Mapping[str, Any] | None) -> Rescale | None:
-    """The polynomial of a saved fit; None, for raw distances, of none."""
-    return None if fit is None else Rescale(fit["coefficients"], fit["domain"])
+def rescale(fit: Mapping[str, Any]) -> Rescale:
+    """The polynomial of a saved fit."""
+    return Rescale(fit["coefficients"], fit["domain"])
 
 
 def generate(

@@ -21,7 +21,8 @@ def build(node: Mapping[str, Any], **more: Any) -> Any:
         for key in options:
             if key not in known:
                 kind = str(node["_target_"]).rpartition(".")[2]
-                raise UserError(f"{kind} has no option {key}.{closest(key, known)} Its options: {', '.join(known) or 'none'}")
+                names = ", ".join(known) or "none"
+                raise UserError(f"{kind} has no option {key}.{closest(key, known)} Its options: {names}")
     return target(**options)
 
 

@@ -51,8 +51,8 @@ def make_videos(s: Settings, folder: Folder, reference: Folder, title: str = "")
     model, sampler = get_model(s), build(s["sampler"])
     model.dit.set_kv_engines(lambda branch: build(s["engine"]))
     use_fit(s, model, sampler)
-    rescale = {"rescale": api.rescale(s["rescale"]["used"])} if "rescale" in s["method"] else {}
-    method = build(s["method"], **rescale)
+    fit = s["rescale"]["used"]  # None: raw distances
+    method = build(s["method"], **({} if fit is None else {"rescale": api.rescale(fit)}))
     # The first forwards of a process are slow for reasons of no interest here.
     api.generate(model, s["prompts"][0], None, sampler, s["schedule"], sampler.frames_per_chunk)
     chunks = s["frames"] // sampler.frames_per_chunk
@@ -62,8 +62,7 @@ def make_videos(s: Settings, folder: Folder, reference: Folder, title: str = "")
             before = method.nonfinite_events, method.clamps
             began = perf_counter()
             video = api.generate(
-                model, s["prompts"][idx], method, sampler, s["schedule"], s["frames"], s["seed"], idx,
-                lambda chunk, trace, idx=idx: bar.step(idx, chunk, trace.letters, trace.compute_fraction),
+                model, s["prompts"][idx], method, sampler, s["schedule"], s["frames"], s["seed"], idx, bar.on_step(idx)
             )  # fmt: skip
             if reference is not folder:
                 check_size(s, video.frames.shape, reference)
@@ -115,7 +114,7 @@ def draw_sheet(s: Settings, folder: Folder, reference: Folder, scores: Scores) -
     videos = []
     for i in sorted(order):
         info, per_chunk = folder.info(i), entries[i]["per_chunk"]
-        scored = {"LPIPS": per_chunk["lpips"], "PSNR": per_chunk["psnr"]}
+        scored = [] if reference is folder else [key for key in ("lpips", "psnr") if entries[i][key] is not None]
         videos.append(
             SheetVideo(
                 title=f"{i}: {info['prompt']}",
@@ -124,11 +123,12 @@ def draw_sheet(s: Settings, folder: Folder, reference: Folder, scores: Scores) -
                 frames_of_chunk=info["frames_of_chunk"],
                 letters=[chunk["letters"] for chunk in info["chunks"]],
                 fractions=per_chunk["compute_fraction"],
-                values={} if reference is folder else {k: v for k, v in scored.items() if entries[i][k.lower()] is not None},
+                values={key.upper(): per_chunk[key] for key in scored},
             )
         )
-    under = f"{scores['model']}, {scores['engine']}, {scores['sampler']}, seed {s['seed']}, reference {reference.signature}"
-    contact_sheet(folder.path / "sheet.png", videos, f"{label(s)}   {scores['speedup']:.2f}x", under)
+    under = [scores[key] for key in ("model", "engine", "sampler")]
+    under += [f"seed {s['seed']}", f"{scores['speedup']:.2f}x", f"reference {reference.signature}"]
+    contact_sheet(folder.path / "sheet.png", videos, label(s), ", ".join(under))
 
 
 def _quality(entry: dict[str, Any]) -> float:

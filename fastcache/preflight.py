@@ -1,4 +1,4 @@
-"""Everything that can be refused before a run, or a sweep, starts; and what ``dry=true`` tells. Imports torch when used."""
+"""What can be refused before a run, or a sweep, starts; and what ``dry=true`` tells. Torch is imported when needed."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -134,5 +134,3 @@ def _device(name: str) -> str:
 def describe_error(error: BaseException) -> str:
     """One line for the terminal: the message of a UserError, else type and message."""
     return str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
-
-

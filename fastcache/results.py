@@ -12,6 +12,7 @@ import shutil
 import socket
 import tempfile
 import time
+import zipfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -94,7 +95,7 @@ class Folder:
         try:
             with np.load(path) as file:
                 return file["frames"]
-        except (OSError, ValueError, KeyError, EOFError) as error:
+        except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
             raise UserError(f"{path} cannot be read ({error}); make the run again with force=true") from None
 
     def info(self, idx: int) -> dict[str, Any]:

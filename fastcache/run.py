@@ -178,7 +178,8 @@ def logged(folder: Folder) -> Iterator[None]:
 def conclude(todo: Sequence[Settings], sweep: bool) -> int:
     """The table of what the jobs came to, read from disk, and the exit status."""
     folders = {Folder.of(s).path: (s, Folder.of(s)) for s in todo}
-    rows, reasons = {}, []
+    rows: dict[str, scores.Scores] = {}
+    reasons = []
     for s, folder in folders.values():
         found = folder.scores()
         if folder.finished and found is not None:
@@ -186,7 +187,7 @@ def conclude(todo: Sequence[Settings], sweep: bool) -> int:
             rows |= {row["signature"]: row for row in (base, found) if row is not None}
         elif failure := folder.failure():
             reasons.append(f"{label(s)}: {failure}")
-    done = sum(row["signature"] in rows for row in ({"signature": f.signature} for _, f in folders.values()))
+    done = sum(folder.signature in rows for _, folder in folders.values())
     if rows:
         terminal.table(rows.values())
     if sweep:

@@ -13,8 +13,8 @@ from fastcache.settings import Settings, label
 
 Scores = dict[str, Any]
 TIMING = (
-    "wall clock, one warm-up chunk before the first video; seconds are medians over videos, dit_s_per_video the DiT and "
-    "the cache method in denoising and store passes, s_per_video from prompt to frames on disk without mp4 and scoring"
+    "wall clock after one warm-up chunk, medians over videos; dit_s_per_video: the DiT and the cache method, denoising "
+    "and store passes; s_per_video: from prompt to frames on disk, without mp4 and scoring"
 )
 PEAK = "peak_bytes: CUDA memory of the process on a GPU, its resident memory on a CPU"
 
@@ -53,10 +53,15 @@ def measure(
     rules["metrics"] = {name: s["metric"][name] for name in metrics}
     if former is not None and former["reference"] == reference.signature:
         rules = former["protocol"] | rules | {"metrics": former["protocol"]["metrics"] | rules["metrics"]}
-    return _identity(s, folder, reference) | summarise(entries) | _costs(s, infos, base) | {
-        "per_video": entries,
-        "protocol": rules | {"dtype": s["dtype"], "device": s["device"]},
-    }
+    return (
+        _identity(s, folder, reference)
+        | summarise(entries)
+        | _costs(s, infos, base)
+        | {
+            "per_video": entries,
+            "protocol": rules | {"dtype": s["dtype"], "device": s["device"]},
+        }
+    )
 
 
 def trace(folder: Folder) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """What a run prints: help, one header line, one progress bar, one table. Imports no torch."""
 
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
@@ -94,12 +94,16 @@ class Bar:
         if self.progress is not None:
             self.progress.stop()
 
-    def step(self, idx: int, chunk_idx: int, letters: str, compute: float) -> None:
-        """One denoising step of a chunk is done; ``letters`` are its trace so far."""
-        if self.progress is not None:
-            where = f"video {idx + 1}/{self.videos}  chunk {chunk_idx + 1}/{self.chunks}"
-            text = f"{self.title}{where}  trace {letters:<4}  compute {compute:.2f}"
-            self.progress.update(self.task, description=text, completed=self.done * self.chunks + chunk_idx)
+    def on_step(self, idx: int) -> Callable[[int, Any], None]:
+        """What the rollout of video ``idx`` calls with a chunk's index and its trace so far."""
+
+        def step(chunk_idx: int, trace: Any) -> None:
+            if self.progress is not None:
+                where = f"video {idx + 1}/{self.videos}  chunk {chunk_idx + 1}/{self.chunks}"
+                text = f"{self.title}{where}  trace {trace.letters:<4}  compute {trace.compute_fraction:.2f}"
+                self.progress.update(self.task, description=text, completed=self.done * self.chunks + chunk_idx)
+
+        return step
 
     def count(self, done: int) -> None:
         """``done`` videos without a trace are finished."""
