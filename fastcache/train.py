@@ -51,7 +51,7 @@ class Recipe:
 
 
 SIGMAS = torch.tensor([1.0, 0.9375, 5 / 6, 0.625])
-SIGMA_ODDS = torch.tensor([0.25, 0.2, 0.25, 0.3])
+SIGMA_ODDS = torch.tensor([0.2, 0.15, 0.2, 0.45])  # the last level paints what is seen
 
 
 def flow_loss(dit: CausalWanDiT, batch: Batch, generator: torch.Generator, recipe: Recipe, renoise: bool) -> Tensor:
@@ -117,9 +117,10 @@ class Trainer:
             return make_batch(rng, 7, 1)
         return make_batch(rng, 2, 4)
 
-    def run(self) -> None:
+    def run(self, until: int | None = None) -> None:
+        """Train to the end of the budget, or to iteration ``until`` if that comes first."""
         budget, saved, recent, took = 60 * self.recipe.minutes, time.perf_counter(), [], 0.0
-        while self.seconds < budget:
+        while self.seconds < budget and (until is None or self.iteration < until):
             begin = time.perf_counter()
             progress = self.seconds / budget
             rng = np.random.default_rng((self.recipe.seed, 1 + self.rank, self.iteration))
@@ -138,10 +139,10 @@ class Trainer:
                 self.curve.append([self.iteration, round(self.seconds, 1), round(float(np.mean(recent)), 5)])
                 print(*self.curve[-1], flush=True)
                 recent.clear()
-            if time.perf_counter() - saved > self.recipe.save_every or self.seconds >= budget:
-                if self.rank == 0:
-                    self.save()
+            if time.perf_counter() - saved > self.recipe.save_every:
+                self.save()
                 saved = time.perf_counter()
+        self.save()
 
     def share(self, seconds: float) -> float:
         """Average gradients and the clock over all processes, so that every one takes the same step."""
@@ -169,6 +170,8 @@ class Trainer:
                 self.average[name].lerp_(p, 1 - keep)
 
     def save(self) -> None:
+        if self.rank:
+            return
         state = {
             "dit": self.dit.state_dict(),
             "average": self.average,

@@ -63,7 +63,7 @@ def _alike(picture: np.ndarray, color: str, ground: str) -> np.ndarray:
     axis = bright - dim
     share = ((picture - dim) @ axis) / (axis @ axis)
     aside = np.linalg.norm(picture - dim - share[..., None] * axis, axis=-1)
-    return np.clip(1.5 * share - 0.35, 0, 1) * (aside < 0.35)
+    return np.clip(2 * share - 0.8, 0, 1) * (aside < 0.35)
 
 
 def _shape(mask: np.ndarray, centre: np.ndarray) -> str:

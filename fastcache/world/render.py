@@ -17,7 +17,7 @@ class Unsaid:
 
     shift: np.ndarray  # [sprites, 2] pixels added to the whole track
     scale: np.ndarray  # [sprites] radius factor
-    phase: tuple[float, float]  # of the texture, pixels
+    phase: tuple[float, float]  # of the texture, pixels: half periods
     contrast: float
     lamp: np.ndarray  # [FRAMES] brightness factor of the background, a slow random walk
 
@@ -29,9 +29,9 @@ def draw_unsaid(scene: Scene, rng: np.random.Generator, frames: int = FRAMES) ->
     for t in range(frames):
         lamp[t] = 1 + level
         level = 0.9 * level + rng.normal(0, 0.045)
-    phase = tuple(rng.uniform(0, PERIOD, 2).tolist())
+    phase = tuple((PERIOD / 2 * rng.integers(0, 2, 2)).tolist())
     return Unsaid(
-        rng.uniform(-0.4, 0.4, (count, 2)), rng.uniform(0.92, 1.08, count), phase, rng.uniform(0.7, 1.3), lamp
+        rng.uniform(-0.4, 0.4, (count, 2)), rng.uniform(0.92, 1.08, count), phase, rng.uniform(0.8, 1.2), lamp
     )
 
 
@@ -67,7 +67,7 @@ def background(scene: Scene, unsaid: Unsaid) -> np.ndarray:
     else:
         light = np.full_like(_X, 0.35)
     color = np.array(COLORS[scene.ground_color])
-    return 0.05 + color * (0.14 + 0.22 * unsaid.contrast * light[..., None])
+    return 0.05 + color * (0.12 + 0.28 * unsaid.contrast * light[..., None])
 
 
 def render(scene: Scene, unsaid: Unsaid, frames) -> tuple[np.ndarray, np.ndarray]:
