@@ -11,7 +11,7 @@ import json
 import os
 import sys
 import time
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
 import numpy as np
@@ -179,6 +179,7 @@ class Trainer:
             "iteration": self.iteration,
             "seconds": self.seconds,
             "curve": self.curve,
+            "recipe": asdict(self.recipe),
         }
         torch.save(state, self.out / "checkpoint.tmp")
         (self.out / "checkpoint.tmp").replace(self.out / "checkpoint.pt")
