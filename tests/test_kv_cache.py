@@ -130,6 +130,9 @@ def test_release_forgets_the_tag_and_frees_its_bytes():
     assert engine.tags() == ("neg",) and engine.memory_bytes() == engine.memory_bytes("neg")
     with refused(engine, kv.UnknownTagError, "neg"):
         engine.spec("pos")
+    engine.ensure_capacity("pos", SPEC)
+    with refused(engine, kv.CacheNotFilledError):
+        engine.get_current_kv(blocks[0].self_attn, cache_tag="pos")
     engine.release()
     assert engine.tags() == () and engine.memory_bytes() == 0
 

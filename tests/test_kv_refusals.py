@@ -58,6 +58,10 @@ def test_refuses_two_owners_of_a_slot_and_two_slots_of_a_module():
     for module, block_idx, role in [(known, 1, "self"), (known, 0, "cross"), (nn.Identity(), 0, "self")]:
         with refused(engine, kv.DuplicateRegistrationError, "block 0"):
             engine.register(module, block_idx, role)
+    lone = nn.Identity()
+    engine.register(lone, 9)
+    with refused(engine, kv.DuplicateRegistrationError, "self attention of block 9"):
+        engine.register(lone, 9, role="cross")  # that slot is free, the module is not
     with refused(engine, ValueError, "middle"):
         engine.register(nn.Identity(), 5, role="middle")
 
