@@ -111,6 +111,27 @@ def test_a_forced_step_is_exact_whatever_came_before(name):
     assert checked == [0, 3] * 3
 
 
+@pytest.mark.parametrize("name", ["reuse", *ADAPTIVE])
+def test_a_reused_token_adds_the_residual_of_the_step_that_last_computed_it(name):
+    kept, reused = torch.empty(0), 0
+
+    def check(step, run, result):
+        nonlocal kept, reused
+        asked = run.asked if run.asked is not None else torch.arange(toy.GRID.tokens * (result.fraction == 1.0))
+        fresh = torch.zeros(toy.GRID.tokens, dtype=torch.bool).index_fill(0, asked, True)
+        now = result.x - step.x
+        if step.step_idx:
+            torch.testing.assert_close(now[:, ~fresh], kept[:, ~fresh])
+            kept = torch.where(fresh[:, None], now, kept)
+            reused += int((~fresh).sum())
+        else:
+            kept = now
+
+    for thresh in (0.5, 0.7, 0.9):
+        toy.rollout(build(name, **({"thresh": thresh} if name in DIALLED else {})), toy.Fxxx, on_step=check)
+    assert reused
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_a_second_video_is_unaffected_by_the_first(name):
     options = {"thresh": 0.7} if class_of(name).dial == "thresh" else {}
