@@ -90,9 +90,7 @@ def use_fit(s: Settings, model: Any, sampler: Any) -> None:
                 fit, samples = calibrate(model, sampler, texts, wanted, degree, lambda done, _: bar.count(done))
             fits.save_fit(fit, samples, path)
         fit = fits.load_fit(path)
-    low, high = fit["domain"]
-    r2 = "-" if fit["r2"] is None else f"{fit['r2']:.2f}"
-    terminal.say(f"rescale {fit['name']}: degree {fit['degree']}, R2 {r2}, n {fit['n']}, range {low:.2f}-{high:.2f}")
+    terminal.say(fits.describe(fit))
     s["rescale"] |= {"used": fit, "probe": False}
 
 

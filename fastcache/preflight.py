@@ -5,7 +5,7 @@ from pathlib import Path
 
 from omegaconf import DictConfig
 
-from fastcache import cost, results, scores, terminal
+from fastcache import cost, fits, results, scores, terminal
 from fastcache.build import build, locate
 from fastcache.errors import UserError
 from fastcache.results import Folder
@@ -107,7 +107,7 @@ def _memory(s: Settings) -> str:
 def _rescale(s: Settings) -> str:
     fit = s["rescale"]["used"]
     if fit is not None:
-        return f"{fit.get('name', s['rescale']['name'])}, degree {fit['degree']}, R2 {fit.get('r2') or 0:.2f}"
+        return fits.describe(fit)
     return "a probe on the calibration prompts comes first" if s["rescale"]["probe"] else "none: raw distances"
 
 
@@ -129,8 +129,3 @@ def _device(name: str) -> str:
         there = f"{count} CUDA device{'s' if count > 1 else ''} here" if count else "torch finds no CUDA device here"
         raise UserError(f"device={name}: {there}; use device=cpu or device=auto")
     return name
-
-
-def describe_error(error: BaseException) -> str:
-    """One line for the terminal: the message of a UserError, else type and message."""
-    return str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"

@@ -12,6 +12,7 @@ import shutil
 import socket
 import tempfile
 import time
+import traceback
 import zipfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -47,6 +48,10 @@ def folder_name(s: Settings) -> str:
     """<method>-<dial>-<schedule>-<signature>"""
     dial = "nodial" if s["dial"] is None else number(s["dial"])
     return f"{s['choices']['method']}-{dial}-{s['schedule']}-{signature(s)}"
+
+
+class Busy(UserError):
+    """Another process is writing the folder."""
 
 
 @dataclass(frozen=True)
@@ -128,6 +133,10 @@ class Folder:
             for name in ("scores.json", "trace.json", "sheet.png", "failed.json"):
                 (self.path / name).unlink(missing_ok=True)
         (self.path / "videos").mkdir(parents=True, exist_ok=True)
+        self.describe(s)
+
+    def describe(self, s: Settings) -> None:
+        """Write config.yaml: every setting of the run, and its signature."""
         text = yaml.safe_dump(s | {"signature": self.signature}, sort_keys=False, allow_unicode=True, width=120)
         write_text(self.path / "config.yaml", text)
 
@@ -136,11 +145,22 @@ class Folder:
         failed = read_json(self.path / "failed.json")
         return str(failed.get("error")) if isinstance(failed, dict) else None
 
+    def fail(self, error: Exception) -> None:
+        """Keep what went wrong in failed.json; nothing, where another process is at work."""
+        if isinstance(error, Busy):
+            return
+        told = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
+        kept = {"error": told, "type": type(error).__name__, "traceback": traceback.format_exception(error)}
+        with suppress(OSError):  # a full disk, say: the error itself has been printed
+            self.path.mkdir(parents=True, exist_ok=True)
+            write_json(self.path / "failed.json", kept | {"time": _now()})
+
     def finish(self) -> None:
         """Everything is there: say so, last of all."""
         (self.path / "failed.json").unlink(missing_ok=True)
-        stamp = time.strftime("%Y-%m-%dT%H:%M:%S%z")
-        write_json(self.path / "done.json", {"signature": self.signature, "num_videos": self.count, "time": stamp})
+        if self.finished:
+            return
+        write_json(self.path / "done.json", {"signature": self.signature, "num_videos": self.count, "time": _now()})
 
     @contextmanager
     def lock(self, wait: bool = False) -> Iterator[None]:
@@ -203,7 +223,7 @@ def locked(path: Path, wait: bool = False) -> Iterator[None]:
         except BlockingIOError:
             file.seek(0)
             owner = file.read() or "another process"
-            raise UserError(f"{path.parent} is being written by {owner}; let it finish") from None
+            raise Busy(f"{path.parent} is being written by {owner}; let it finish") from None
         file.truncate(0)
         file.write(f"process {os.getpid()} on {socket.gethostname()}")
         file.flush()
@@ -236,6 +256,10 @@ def read_json(path: Path) -> Any:
     with suppress(OSError, ValueError):
         return json.loads(path.read_text(encoding="utf-8"))
     return None
+
+
+def _now() -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%S%z")
 
 
 def _canonical(value: Any) -> Any:

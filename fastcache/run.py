@@ -3,18 +3,13 @@
 The one place where everything is wired. Torch is imported once something has to be built.
 """
 
-import logging
 import sys
-import time
-import traceback
-import warnings
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from typing import Any
 from unittest.mock import patch
 
 import hydra
 from hydra.core.hydra_config import HydraConfig
-from hydra.types import RunMode
 from omegaconf import DictConfig
 
 from fastcache import preflight, scores, terminal
@@ -24,8 +19,6 @@ from fastcache.errors import UserError
 from fastcache.results import Folder, write_json
 from fastcache.settings import Settings, label, reference_of
 from fastcache.track import tracked
-
-LOG = logging.getLogger("fastcache")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -50,7 +43,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         terminal.error(error)
         return 1
     try:
-        launch(command.argv)
+        if command.sweep:
+            launch(command.argv)
+        elif not attempt(todo[0]):
+            return 1
     except KeyboardInterrupt:
         terminal.error("interrupted; the same command goes on where it stopped")
         return 130
@@ -58,28 +54,39 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def launch(argv: Sequence[str]) -> None:
-    """Hand the command line to Hydra, which calls ``job`` once, or once a job in whatever processes it launches."""
+    """Hand a sweep to Hydra, which calls ``job`` for each of its jobs in whatever processes it launches."""
     with patch.object(sys, "argv", ["fastcache", *argv]):
         job()
 
 
 @hydra.main(version_base="1.3", config_path=str(CONF), config_name="config")
 def job(cfg: DictConfig) -> None:
-    """One job. Its errors end here: they are printed, kept in failed.json, and the sweep goes on."""
+    """One job of a sweep; one that failed before is tried again only with retry=true."""
     context = HydraConfig.get()
-    sweep = context.mode == RunMode.MULTIRUN
     s = preflight.prepare(cfg, context.runtime.choices)
     folder = Folder.of(s)
     former = folder.failure()
-    if sweep and former and not folder.finished and not s["retry"]:
+    if former and not folder.finished and not s["retry"]:
         terminal.say(f"{label(s)} failed before ({former}); retry=true tries it again")
         return
+    attempt(s, f"job {context.job.num + 1}  ", f"{label(s)}: ")
+
+
+def attempt(s: Settings, title: str = "", who: str = "") -> bool:
+    """A run whose errors end here: printed in a line, kept in failed.json. Returns whether there were none."""
+    folder = Folder.of(s)
     try:
-        run(s, f"job {context.job.num + 1}  " if sweep else "")
+        run(s, title)
     except Exception as error:
-        message = preflight.describe_error(error)
-        terminal.error(f"{label(s)}: {message}" if sweep else message)
-        fail(folder, error, message)
+        told = (
+            str(error)
+            if isinstance(error, UserError)
+            else f"{type(error).__name__}: {error} (see {folder.path}/run.log)"
+        )
+        terminal.error(who + told)
+        folder.fail(error)
+        return False
+    return True
 
 
 def run(s: Settings, title: str = "") -> scores.Scores:
@@ -93,18 +100,18 @@ def run(s: Settings, title: str = "") -> scores.Scores:
         former = folder.scores()
         complete = folder.finished and not s["force"]
         if complete and former is not None and scores.up_to_date(former, reference, s["metric"]):
+            folder.finish()
             return former
         terminal.say(title + terminal.header(s, folder.signature))
-        tracking = dict(s["tracking"], name=folder.path.name, id=folder.signature, dir=folder.path)
-        kind = "reference" if is_reference else "eval"
         folder.start(s)
-        with logged(folder), tracked(s, **tracking, job_type=kind) as tracker:
-            LOG.info(terminal.header(s, folder.signature))
+        with terminal.logged(folder.path / "run.log"), tracked(s, **_tracking(s, folder, is_reference)) as tracker:
+            terminal.LOG.info(terminal.header(s, folder.signature))
             metrics = get_metrics(s)
             for problem in load_metrics(metrics):
                 terminal.say(f"note: {problem}")
             if not complete:
                 make_videos(s, folder, reference, title)
+                folder.describe(s)  # with the fit, where one had to be made
             made = scores.measure(s, folder, reference, metrics, None if s["force"] else former)
             trace = scores.trace(folder)
             for idx in range(folder.count):
@@ -133,6 +140,18 @@ def reference_folder(s: Settings, folder: Folder) -> Folder:
     return reference
 
 
+def _tracking(s: Settings, folder: Folder, is_reference: bool) -> dict[str, Any]:
+    group = s["tracking"]["group"] or s["choices"].get("experiment")
+    kind = "reference" if is_reference else "eval"
+    return s["tracking"] | {
+        "group": group,
+        "name": folder.path.name,
+        "id": folder.signature,
+        "dir": folder.path,
+        "job_type": kind,
+    }
+
+
 def load_metrics(metrics: dict) -> list[str]:
     """Load networks before the videos are made; a sentence for each metric that cannot be had here."""
     from fastcache.metrics.score import prepare
@@ -140,64 +159,29 @@ def load_metrics(metrics: dict) -> list[str]:
     return prepare(list(metrics.values()))
 
 
-def fail(folder: Folder, error: Exception, message: str) -> None:
-    """Keep what went wrong where the run would have been."""
-    kept = {"error": message, "type": type(error).__name__, "traceback": traceback.format_exception(error)}
-    try:
-        folder.path.mkdir(parents=True, exist_ok=True)
-        write_json(folder.path / "failed.json", kept | {"time": time.strftime("%Y-%m-%dT%H:%M:%S%z")})
-    except OSError as problem:
-        terminal.error(f"{folder.path}/failed.json cannot be written: {problem}")
-
-
-@contextmanager
-def logged(folder: Folder) -> Iterator[None]:
-    """run.log for the time of a run: its messages, its warnings (shown as well), the traceback of its failure."""
-    handler = logging.FileHandler(folder.path / "run.log", encoding="utf-8")
-    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
-    LOG.addHandler(handler)
-    LOG.setLevel(logging.INFO)
-    LOG.propagate = False
-
-    def show(message: Warning | str, *_: object, **__: object) -> None:
-        LOG.warning(str(message))
-        terminal.say(f"warning: {message}")
-
-    try:
-        with warnings.catch_warnings():
-            warnings.showwarning = show  # type: ignore[assignment]
-            yield
-    except Exception:
-        LOG.exception("failed")
-        raise
-    finally:
-        LOG.removeHandler(handler)
-        handler.close()
-
-
 def conclude(todo: Sequence[Settings], sweep: bool) -> int:
     """The table of what the jobs came to, read from disk, and the exit status."""
-    folders = {Folder.of(s).path: (s, Folder.of(s)) for s in todo}
+    jobs = {Folder.of(s).path: s for s in todo}
     rows: dict[str, scores.Scores] = {}
-    reasons = []
-    for s, folder in folders.values():
+    reasons, done = [], 0
+    for s in jobs.values():
+        folder = Folder.of(s)
         found = folder.scores()
-        if folder.finished and found is not None:
+        if failure := folder.failure():
+            reasons.append(f"{label(s)}: {failure}")
+        elif folder.finished and found is not None:
             base = Folder.of(reference_of(s)).scores() if s["reference"] == "auto" else None
             rows |= {row["signature"]: row for row in (base, found) if row is not None}
-        elif failure := folder.failure():
-            reasons.append(f"{label(s)}: {failure}")
-    done = sum(folder.signature in rows for _, folder in folders.values())
+            done += 1
     if rows:
         terminal.table(rows.values())
     if sweep:
-        left = len(folders) - done - len(reasons)
-        text = f"{done} done, {left} left, {len(reasons)} failed"
-        terminal.say(text + (f" ({'; '.join(reasons)})" if reasons else ""))
+        why = f" ({'; '.join(reasons)})" if reasons else ""
+        terminal.say(f"{done} done, {len(jobs) - done - len(reasons)} left, {len(reasons)} failed{why}")
     if done:
-        path = next(iter(folders)) if len(folders) == 1 else next(iter(folders)).parent
-        terminal.say(f"wrote {path}" + ("  sheet.png  scores.json  videos/" if len(folders) == 1 else ""))
-    return 0 if done == len(folders) else 1
+        path = next(iter(jobs))
+        terminal.say(f"wrote {path.parent}" if sweep else f"wrote {path}  sheet.png  scores.json  videos/")
+    return 0 if done == len(jobs) else 1
 
 
 if __name__ == "__main__":

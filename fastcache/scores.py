@@ -51,6 +51,8 @@ def measure(
                     entry["per_chunk"][name] = old["per_chunk"][name]
     rules = protocol(used, frames.shape) | {"timing": TIMING, "memory": PEAK, "made_by": _made_by(infos)}
     rules["metrics"] = {name: s["metric"][name] for name in metrics}
+    if fit := s["rescale"]["used"]:
+        rules["rescale"] = {key: fit.get(key) for key in ("name", "coefficients", "degree", "domain", "r2", "n")}
     if former is not None and former["reference"] == reference.signature:
         rules = former["protocol"] | rules | {"metrics": former["protocol"]["metrics"] | rules["metrics"]}
     return (

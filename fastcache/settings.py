@@ -22,6 +22,7 @@ Settings = dict[str, Any]
 rescale (see _rescale)."""
 
 DTYPES = ("float32", "bfloat16", "float16")
+TRACKING = ("offline", "online", "disabled")
 
 
 def resolve(cfg: DictConfig, choices: Mapping[str, str]) -> Settings:
@@ -32,15 +33,16 @@ def resolve(cfg: DictConfig, choices: Mapping[str, str]) -> Settings:
         raise UserError(f"the configuration cannot be resolved: {str(error).splitlines()[0]}") from None
     assert isinstance(plain, dict)
     s: Settings = {str(key): value for key, value in plain.items()}
-    s["choices"] = {group: choices[group] for group in catalog.GROUPS if group in choices}
+    s["choices"] = {group: choices[group] for group in catalog.GROUPS if choices.get(group) not in (None, "None")}
     s["schedule"] = str(s["schedule"])
     for key, least in (("frames", 1), ("seed", 0), ("num_videos", 1)):
         _whole(s, key, least)
     for key in ("force", "retry", "dry"):
         if not isinstance(s[key], bool):
             raise UserError(f"{key}={s[key]}: expected true or false")
-    if s["dtype"] not in DTYPES:
-        raise UserError(f"dtype={s['dtype']} is not one of {', '.join(DTYPES)}")
+    for key, value, known in (("dtype", s["dtype"], DTYPES), ("tracking.mode", s["tracking"]["mode"], TRACKING)):
+        if value not in known:
+            raise UserError(f"{key}={value} is not one of {', '.join(known)}")
     if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", str(s["device"])):
         raise UserError(f"device={s['device']} is not one of auto, cpu, cuda, cuda:N")
     _check_sampling(s)

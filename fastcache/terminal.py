@@ -1,7 +1,11 @@
 """What a run prints: help, one header line, one progress bar, one table. Imports no torch."""
 
+import logging
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
 from types import TracebackType
 from typing import Any
 
@@ -18,6 +22,7 @@ python -m fastcache.run method=motioncache thresh=0.3
 python -m fastcache.run -m method=teacache,motioncache thresh=0.05,0.1,0.2,0.4
 python -m fastcache.run method=reuse schedule=Fxxx prompt="a red circle moves left, a blue square stays"
 """
+LOG = logging.getLogger("fastcache")
 WIDTH = 120  # of what goes to a file or a pipe
 
 
@@ -71,6 +76,31 @@ def header(s: Settings, signature: str) -> str:
     videos = f"{s['num_videos']} video{'s' if s['num_videos'] > 1 else ''} of {s['frames']} latent frames"
     parts = [choices["model"], choices["engine"], f"{choices['method']}{dial}", s["schedule"], choices["sampler"]]
     return f"{signature}  " + " · ".join([*parts, *rescale, videos, f"seed {s['seed']}", s["device"]])
+
+
+@contextmanager
+def logged(path: Path) -> Iterator[None]:
+    """A log file for the time of a run: its messages, its warnings (shown as well), the traceback of its failure."""
+    handler = logging.FileHandler(path, encoding="utf-8")
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+    LOG.addHandler(handler)
+    LOG.setLevel(logging.INFO)
+    LOG.propagate = False
+
+    def show(message: Warning | str, *_: object, **__: object) -> None:
+        LOG.warning(str(message))
+        say(f"warning: {message}")
+
+    try:
+        with warnings.catch_warnings():
+            warnings.showwarning = show  # type: ignore[assignment]
+            yield
+    except Exception:
+        LOG.exception("failed")
+        raise
+    finally:
+        LOG.removeHandler(handler)
+        handler.close()
 
 
 class Bar:

@@ -92,6 +92,11 @@ def build(config: DiTConfig) -> CausalWanDiT:
     return CausalWanDiT(config, TokenFeatures(config.dim))
 
 
+def describe(precision: str = "sf_bf16", **_: object) -> tuple[DiTConfig, tuple[int, int, int]]:
+    """Sizes of the model that load() would build with these options, and the shape of its latent frames."""
+    return tiny_config(precision=precision), LATENT_SHAPE
+
+
 def load(
     weights: str | Path | None = None,
     device: str | torch.device = "cpu",

@@ -61,6 +61,11 @@ def decode(latents: Tensor) -> np.ndarray:
     return (pixels * 255).round().to(torch.uint8).numpy()
 
 
+def describe(layers: int = 2, precision: str = "sf_bf16", **_: object) -> tuple[DiTConfig, tuple[int, int, int]]:
+    """Sizes of the model that load() would build with these options, and the shape of its latent frames."""
+    return toy_config(layers, precision), LATENT_SHAPE
+
+
 def load(
     weights: str | None = None,
     device: str | torch.device = "cpu",
