@@ -109,8 +109,7 @@ class Trainer:
         if (self.out / "checkpoint.pt").exists():
             self.load()
 
-    def batch(self, rng: np.random.Generator, progress: float) -> Batch:
-        u = rng.random()
+    def batch(self, rng: np.random.Generator, u: float, progress: float) -> Batch:
         if progress < self.recipe.frames_until or u < self.recipe.single_frames:
             return make_batch(rng, 0, self.recipe.frames)
         if u < self.recipe.single_frames + self.recipe.full_clips:
@@ -125,8 +124,9 @@ class Trainer:
             progress = self.seconds / budget
             rng = np.random.default_rng((self.recipe.seed, 1 + self.rank, self.iteration))
             generator = torch.Generator().manual_seed(int(rng.integers(2**62)))
-            batch = self.batch(rng, progress)
-            renoise = progress > self.recipe.frames_until / 2 and rng.random() < self.recipe.renoise
+            kind, again = np.random.default_rng((self.recipe.seed, 0, self.iteration)).random(2)  # the same in all
+            batch = self.batch(rng, kind, progress)
+            renoise = progress > self.recipe.frames_until / 2 and again < self.recipe.renoise
             loss = flow_loss(self.dit, batch, generator, self.recipe, renoise)
             loss.backward()
             self.seconds += self.share(took)  # of the iteration before: the step below still lies ahead
