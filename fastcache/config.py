@@ -42,6 +42,8 @@ def plan(argv: Sequence[str]) -> Plan:
     parser.error = _bad_flag  # type: ignore[assignment, method-assign]
     args = parser.parse_intermixed_args(list(argv))
     if args.cfg or args.info or args.hydra_help or args.shell_completion or args.experimental_rerun:
+        if args.multirun:
+            raise UserError("-m runs jobs, --cfg and --info show settings: leave one of them out")
         return Plan(list(argv), None, False)
     dirs = [Path(args.config_dir).absolute(), CONF] if args.config_dir else [CONF]
     overrides = [new for word in args.overrides for new in _rewrite(word, dirs)]

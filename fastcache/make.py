@@ -55,6 +55,8 @@ def make_videos(s: Settings, folder: Folder, reference: Folder, title: str = "")
     method = build(s["method"], **({} if fit is None else {"rescale": api.rescale(fit)}))
     # The first forwards of a process are slow for reasons of no interest here.
     api.generate(model, s["prompts"][0], None, sampler, s["schedule"], sampler.frames_per_chunk)
+    if 0 < model.trained_frames < s["frames"]:
+        terminal.say(f"note: {model.name} was trained on {model.trained_frames} latent frames; this goes beyond them")
     chunks = s["frames"] // sampler.frames_per_chunk
     with terminal.Bar(folder.count, chunks, folder.count - len(missing), title) as bar:
         for idx in missing:

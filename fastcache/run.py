@@ -12,7 +12,7 @@ import hydra
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
-from fastcache import preflight, scores, terminal
+from fastcache import __version__, preflight, scores, terminal
 from fastcache.catalog import CONF
 from fastcache.config import plan
 from fastcache.errors import UserError
@@ -26,6 +26,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     argv = list(sys.argv[1:] if argv is None else argv)
     if {"-h", "--help"} & set(argv):
         print(terminal.help_text())
+        return 0
+    if "--version" in argv:
+        print(f"fastcache {__version__}")
         return 0
     try:
         command = plan(argv)

@@ -35,6 +35,7 @@ def resolve(cfg: DictConfig, choices: Mapping[str, str]) -> Settings:
     s: Settings = {str(key): value for key, value in plain.items()}
     s["choices"] = {group: choices[group] for group in catalog.GROUPS if choices.get(group) not in (None, "None")}
     s["schedule"] = str(s["schedule"])
+    s.setdefault("metric", {})  # metric=[]
     for key, least in (("frames", 1), ("seed", 0), ("num_videos", 1)):
         _whole(s, key, least)
     for key in ("force", "retry", "dry"):
@@ -191,6 +192,10 @@ def _weights(s: Settings) -> dict[str, str] | None:
         return None
     path = Path(str(name)).expanduser()
     path = path.absolute() if s["weights"] else catalog.HERE / path
+    if not path.is_file() and not s["weights"]:
+        raise UserError(
+            f"model={s['choices']['model']} comes with {path}, but it is not there; name a file: weights=PATH"
+        )
     if not path.is_file():
         raise UserError(f"weights={path}: no such file; leave weights= out for the weights that come with the model")
     try:

@@ -152,15 +152,16 @@ class Bar:
 def table(rows: Iterable[Mapping[str, Any]], reference: str | None = None) -> None:
     """Print scores.json objects, slowest first. A dash is a number that was not measured, never a zero."""
     made = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
-    made.add_column("run")
-    for title in ("compute", "forward", "ceiling", "speedup", "LPIPS (down)", "SSIM (up)", "PSNR (up)"):
+    made.add_column("run", no_wrap=True)
+    for title in ("compute", "forward", "ceiling", "speedup", "LPIPS ↓", "SSIM ↑", "PSNR ↑"):
         made.add_column(title, justify="right")
     for row in sorted(rows, key=lambda row: row["speedup"] or 0.0):
         is_reference = row["signature"] == row["reference"]
         cells = [f"{row['compute_fraction']:.3f}", f"{row['forward_fraction']:.3f}", f"{row['ceiling']:.2f}x"]
         cells += [_cell(row, "speedup", "{:.2f}x"), _cell(row, "lpips", "{:.4f}"), _cell(row, "ssim", "{:.4f}")]
-        made.add_row(row["label"] + (" (reference)" if is_reference else ""), *cells, _cell(row, "psnr", "{:.2f}"))
-    console().print(made)
+        made.add_row(row["label"] + (" (ref)" if is_reference else ""), *cells, _cell(row, "psnr", "{:.2f}"))
+    screen = console()
+    screen.print(made, width=max(screen.width, WIDTH), crop=False)
 
 
 def _cell(row: Mapping[str, Any], name: str, form: str) -> str:

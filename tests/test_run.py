@@ -1,5 +1,6 @@
 """Whole runs on the toy model: what is on disk afterwards, and what is not done twice."""
 
+import io
 import json
 import os
 import signal
@@ -7,14 +8,16 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import av
 import numpy as np
 import pytest
 from command import QUICK, fastcache, runs
 from PIL import Image
+from rich.console import Console
 
-from fastcache import api, make
+from fastcache import api, make, terminal
 from fastcache.methods.reuse import DirectReuse
 
 SCORES = [
@@ -109,7 +112,7 @@ def test_a_run_leaves_everything_behind(out, capsys):
     lines = printed.splitlines()
     assert sum(line.startswith(folder.name.rpartition("-")[2]) for line in lines) == 1  # one header line
     assert sum(line.startswith("video ") for line in lines) == 4
-    rows = [line for line in lines if line.startswith(("none FFFF (reference)", "reuse FxxF"))]
+    rows = [line for line in lines if line.startswith(("none FFFF (ref)", "reuse FxxF"))]
     assert "0.600" in next(row for row in rows if row.startswith("reuse"))
     speeds = [float(row.split("x")[1].split()[0]) if "FxxF" not in row else scores["speedup"] for row in rows]
     assert len(rows) == 2
@@ -204,7 +207,7 @@ def test_a_sweep_shares_one_reference_and_ends_in_one_table(out, capsys):
     assert {p.name for p in out.iterdir()} == {*runs(out), ".sweep"}
     assert sum(line.startswith("run  ") for line in lines) == 1
     assert "3 done, 0 left, 0 failed" in lines
-    assert sum("(reference)" in line for line in lines) == 1
+    assert sum("(ref)" in line for line in lines) == 1
     assert {read(path / "scores.json")["reference"] for path in out.glob("*-*")} == {
         only(out, "none-*").name.rpartition("-")[2]
     }
@@ -343,3 +346,30 @@ def test_two_writers_of_one_folder(out, capsys):
     assert "is being written by process" in capsys.readouterr().err
     assert not (folder / "failed.json").exists()
     assert runs(out) == sorted([folder.name, only(out, "none-*").name])
+
+
+def test_no_metric_at_all(out):
+    assert fastcache("method=none", "metric=[]", "num_videos=1", f"outputs={out}") == 0
+    scores = read(only(out, "none-*") / "scores.json")
+    assert (scores["psnr"], scores["lpips"]) == (None, None)
+    assert scores["compute_fraction"] == 1.0
+
+
+def test_a_reference_of_more_videos_will_do(out):
+    assert fastcache("method=none", f"outputs={out}") == 0
+    more = only(out, "none-*").name.rpartition("-")[2]
+    assert fastcache("method=reuse", "num_videos=1", f"reference={more}", f"outputs={out}") == 0
+    assert read(only(out, "reuse-*") / "scores.json")["reference"] == more
+    assert len(list(out.glob("none-*"))) == 1
+
+
+def test_the_bar_shows_chunk_and_trace(monkeypatch):
+    screen = io.StringIO()
+    monkeypatch.setattr(
+        terminal, "console", lambda: Console(file=screen, force_terminal=True, width=120, color_system=None)
+    )
+    trace = SimpleNamespace(letters="FP", compute_fraction=0.7)
+    with terminal.Bar(3, 7, title="job 2  ") as bar:
+        bar.on_step(1)(4, trace)
+        bar.progress.refresh()
+    assert "job 2  video 2/3  chunk 5/7  trace FP    compute 0.70" in screen.getvalue()
