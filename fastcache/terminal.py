@@ -23,6 +23,7 @@ python -m fastcache.run -m method=teacache,motioncache thresh=0.05,0.1,0.2,0.4
 python -m fastcache.run method=reuse schedule=Fxxx prompt="a red circle moves left, a blue square stays"
 """
 LOG = logging.getLogger("fastcache")
+TELLING = ("model", "engine", "sampler", "renoise", "rescale", "seed", "num_videos")
 WIDTH = 120  # of what goes to a file or a pipe
 
 
@@ -149,17 +150,25 @@ class Bar:
             say(f"{text}  compute {compute:.2f}  {seconds:.2f} s")
 
 
-def table(rows: Iterable[Mapping[str, Any]], reference: str | None = None) -> None:
-    """Print scores.json objects, slowest first. A dash is a number that was not measured, never a zero."""
+def table(rows: Iterable[Mapping[str, Any]]) -> None:
+    """Print scores.json objects, slowest first. A dash is a number that was not measured, never a zero.
+
+    Settings that labels do not tell get a column where they differ.
+    """
+    rows = sorted(rows, key=lambda row: row["speedup"] or 0.0)
+    told = [key for key in TELLING if len({row[key] for row in rows if row[key] is not None}) > 1]
     made = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
     made.add_column("run", no_wrap=True)
-    for title in ("compute", "forward", "ceiling", "speedup", "LPIPS ↓", "SSIM ↑", "PSNR ↑"):
+    for title in (*told, "compute", "forward", "ceiling", "speedup", "LPIPS ↓", "SSIM ↑", "PSNR ↑", "signature"):
         made.add_column(title, justify="right")
-    for row in sorted(rows, key=lambda row: row["speedup"] or 0.0):
+    for row in rows:
         is_reference = row["signature"] == row["reference"]
-        cells = [f"{row['compute_fraction']:.3f}", f"{row['forward_fraction']:.3f}", f"{row['ceiling']:.2f}x"]
+        cells = ["-" if row[key] is None else str(row[key]) for key in told]
+        cells += [f"{row['compute_fraction']:.3f}", f"{row['forward_fraction']:.3f}", f"{row['ceiling']:.2f}x"]
         cells += [_cell(row, "speedup", "{:.2f}x"), _cell(row, "lpips", "{:.4f}"), _cell(row, "ssim", "{:.4f}")]
-        made.add_row(row["label"] + (" (ref)" if is_reference else ""), *cells, _cell(row, "psnr", "{:.2f}"))
+        made.add_row(
+            row["label"] + (" (ref)" if is_reference else ""), *cells, _cell(row, "psnr", "{:.2f}"), row["signature"]
+        )
     screen = console()
     screen.print(made, width=max(screen.width, WIDTH), crop=False)
 

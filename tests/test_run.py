@@ -208,6 +208,7 @@ def test_a_sweep_shares_one_reference_and_ends_in_one_table(out, capsys):
     assert sum(line.startswith("run  ") for line in lines) == 1
     assert "3 done, 0 left, 0 failed" in lines
     assert sum("(ref)" in line for line in lines) == 1
+    assert not any("seed" in line for line in lines if line.startswith("run  "))
     assert {read(path / "scores.json")["reference"] for path in out.glob("*-*")} == {
         only(out, "none-*").name.rpartition("-")[2]
     }
@@ -373,3 +374,13 @@ def test_the_bar_shows_chunk_and_trace(monkeypatch):
         bar.on_step(1)(4, trace)
         bar.progress.refresh()
     assert "job 2  video 2/3  chunk 5/7  trace FP    compute 0.70" in screen.getvalue()
+
+
+def test_the_table_tells_runs_of_one_label_apart(out, capsys):
+    assert fastcache("-m", "method=none", "seed=0,1", "num_videos=1", f"outputs={out}") == 0
+    lines = capsys.readouterr().out.splitlines()
+    (head,) = [line for line in lines if line.startswith("run  ")]
+    rows = [line.split() for line in lines if line.startswith("none FFFF (ref)")]
+    assert "seed" in head
+    assert sorted(row[3] for row in rows) == ["0", "1"]
+    assert {row[-1] for row in rows} == {name.rpartition("-")[2] for name in runs(out)}
