@@ -107,7 +107,7 @@ def _memory(s: Settings) -> str:
 def _rescale(s: Settings) -> str:
     fit = s["rescale"]["used"]
     if fit is not None:
-        return fits.describe(fit)
+        return fits.describe(fit).removeprefix("rescale ")
     return "a probe on the calibration prompts comes first" if s["rescale"]["probe"] else "none: raw distances"
 
 

@@ -168,13 +168,16 @@ def _rescale(s: Settings) -> dict[str, Any]:
     what enters the signature. A fit enters by its numbers; one that auto makes, which depends on nothing else, by what
     it is made on, so that a run is called the same before and after the probe."""
     request = s["rescale"]
-    name = str(request.get("name", s["choices"]["rescale"]))
+    choice = s["choices"]["rescale"]
+    name = str(request.get("name", choice)) if choice == "file" else choice
     if "rescale" not in s["method"]:
         return _unused(name)
     wanted = wanted_fit(s)
     shipped, made = catalog.CONF / "rescale", Path(s["outputs"]).expanduser() / "fits"
     fit, probe = fits.resolve_rescale(request, wanted, shipped, made)
-    own = name == "auto" and (fit is None or Path(fit["path"]).parent != shipped)
+    if choice == "file" and fit is not None:
+        name = str(fit.get("name", name))
+    own = choice == "auto" and (fit is None or Path(fit["path"]).parent != shipped)
     numbers = None if fit is None else {key: fit[key] for key in ("coefficients", "domain")}
     degree = request.get("degree")
     return {"name": name, "used": fit, "probe": probe, "signed": {"auto": wanted, "degree": degree} if own else numbers}

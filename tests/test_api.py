@@ -1,7 +1,9 @@
 """The Python interface, without Hydra."""
 
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -71,3 +73,14 @@ def test_nodes_are_built_strictly():
     for name in ("fastcache.methods.teacache.Nothing", "Nothing"):
         with pytest.raises(UserError, match="does not exist"):
             locate(name)
+
+
+def test_the_readmes_lines_run(capsys):
+    """The first Python block of the README, as it stands, on the bundled model."""
+    readme = Path(__file__).parents[1] / "README.md"
+    block = re.search(r"```python\n(.*?)```", readme.read_text(encoding="utf-8"), re.DOTALL)
+    names: dict = {}
+    exec(compile(block[1], "README.md", "exec"), names)
+    assert names["video"].frames.shape == names["reference"].frames.shape == (21, 32, 32, 3)
+    assert names["video"].rollout.compute_fraction < 1
+    assert "'psnr': " in capsys.readouterr().out
