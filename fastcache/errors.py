@@ -2,4 +2,4 @@
 
 
 class UserError(ValueError):
-    """Bad input. The message says what happened, what was expected and what to type; entry points print it and exit 1."""
+    """Bad input. The message says what happened, what was expected and what to type; entry points print it, exit 1."""

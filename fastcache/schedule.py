@@ -6,7 +6,7 @@ LETTERS = "FxR"
 
 
 def parse_schedule(text: str, num_steps: int) -> tuple[bool, ...]:
-    """"FxxF" -> (True, False, False, True): which steps are forced full.
+    """ "FxxF" -> (True, False, False, True): which steps are forced full.
 
     Raises UserError on a letter outside F, x, R, on a length other than ``num_steps`` and on a first letter other
     than F (a chunk's first step has nothing to reuse).
@@ -14,11 +14,15 @@ def parse_schedule(text: str, num_steps: int) -> tuple[bool, ...]:
     text = str(text)
     bad = [c for c in text if c not in LETTERS]
     if bad:
-        raise UserError(f"schedule={text}: letter {bad[0]!r} is not one of F (full), x, R (cacheable); e.g. schedule=FxxF")
+        raise UserError(f"schedule={text}: letter {bad[0]!r} is not F (full), x or R (cacheable); e.g. schedule=FxxF")
     if len(text) != num_steps:
-        raise UserError(f"schedule={text} has {len(text)} letters; the sampler takes {num_steps} steps: one letter a step")
+        raise UserError(
+            f"schedule={text} has {len(text)} letters; expected {num_steps}, one for each step of the sampler"
+        )
     if text[0] != "F":
-        raise UserError(f"schedule={text} starts with {text[0]}; the first step of a chunk must be F, it has nothing to reuse")
+        raise UserError(
+            f"schedule={text} starts with {text[0]}; a chunk's first step has nothing to reuse, it must be F"
+        )
     return tuple(c == "F" for c in text)
 
 

@@ -255,4 +255,3 @@ def test_calibration(golden, indicator):
             fit = make_fit(expected["samples"], int(degree), {"model": "", "sampler": {}, "indicator": indicator})
             fitted = np.polyval(fit["coefficients"], [s["x"] for s in expected["samples"]])
             np.testing.assert_allclose(fitted, wanted["fitted"], atol=1e-6, rtol=0, err_msg=f"{head} degree {degree}")
-

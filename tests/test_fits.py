@@ -78,9 +78,16 @@ def test_auto_takes_the_shipped_fit_whatever_its_frames_and_prompts(folders):
     assert not found.needs_probe
 
 
-@pytest.mark.parametrize("change", [
-    {"model": "other"}, {"weights": "ff"}, {"sampler": SAMPLER | {"renoise": "shared"}}, {"indicator": "e0"},
-], ids=str)
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"model": "other"},
+        {"weights": "ff"},
+        {"sampler": SAMPLER | {"renoise": "shared"}},
+        {"indicator": "e0"},
+    ],
+    ids=str,
+)
 def test_auto_probes_where_the_shipped_fit_is_for_something_else(folders, change):
     save(folders[0])
     assert fits.resolve_rescale({"name": "auto", "degree": 2}, ON | change, *folders) == (None, True)
@@ -118,10 +125,18 @@ def test_a_fit_for_another_sampler_is_refused_by_name_and_by_file(folders):
             fits.resolve_rescale(request, ON, *folders)
 
 
-@pytest.mark.parametrize("change", [
-    {"coefficients": [1.0, float("nan"), 0.0]}, {"coefficients": [1.0]}, {"coefficients": "1, 2, 3"},
-    {"domain": [1.0, 0.0]}, {"domain": None}, {"fitted_on": "tiny"},
-], ids=str)
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"coefficients": [1.0, float("nan"), 0.0]},
+        {"coefficients": [1.0]},
+        {"coefficients": "1, 2, 3"},
+        {"domain": [1.0, 0.0]},
+        {"domain": None},
+        {"fitted_on": "tiny"},
+    ],
+    ids=str,
+)
 def test_a_malformed_file_is_a_user_error(tmp_path, change):
     path = tmp_path / "fit.yaml"
     path.write_text(yaml.safe_dump(fits.make_fit(SAMPLES, 2, ON) | change))
@@ -145,6 +160,9 @@ def test_names_tell_samplers_apart():
         fits.fit_name(ON | {"sampler": sampler})
         for sampler in (SAMPLER, SAMPLER | {"renoise": "shared"}, {"_target_": "fastcache.sampler.Euler"})
     }
-    assert names == {"tiny-few_step-fresh-modulated_input", "tiny-few_step-shared-modulated_input",
-                     "tiny-euler-modulated_input"}
+    assert names == {
+        "tiny-few_step-fresh-modulated_input",
+        "tiny-few_step-shared-modulated_input",
+        "tiny-euler-modulated_input",
+    }
     json.dumps(ON)

@@ -7,6 +7,7 @@ import pytest
 
 PACKAGE = Path(__file__).resolve().parent.parent / "fastcache"
 COMMON = {"errors"}
+LIGHT = {"torch", "hydra", "wandb"}
 # What each room may import of fastcache, and which outside packages it must not import.
 ROOMS = {
     "errors": (set(), {"torch", "hydra", "wandb"}),
@@ -26,11 +27,15 @@ ROOMS = {
     "metrics": (COMMON | {"metrics"}, {"hydra", "wandb"}),
     "media": (COMMON | {"media", "results"}, {"torch", "hydra", "wandb"}),
     "sample": (COMMON | {"step", "schedule", "sampler", "noise", "kv_cache"}, {"hydra", "wandb"}),
-    "catalog": (COMMON, {"torch", "wandb", "hydra"}),
-    "settings": (COMMON | {"catalog", "schedule"}, {"torch", "wandb"}),
-    "config": (COMMON | {"catalog", "settings", "schedule"}, {"torch", "wandb"}),
-    "results": (COMMON | {"settings", "catalog"}, {"torch", "wandb", "hydra"}),
-    "terminal": (COMMON | {"catalog", "settings", "schedule"}, {"torch", "wandb", "hydra"}),
+    "catalog": (COMMON, LIGHT),
+    "build": (COMMON | {"catalog"}, LIGHT),
+    "fits": (COMMON, LIGHT),
+    "cost": (COMMON, LIGHT),
+    "settings": (COMMON | {"catalog", "fits", "schedule"}, LIGHT),
+    "config": (COMMON | {"catalog"}, {"torch", "wandb"}),
+    "results": (COMMON | {"settings"}, LIGHT),
+    "scores": (COMMON | {"metrics", "results", "schedule", "settings"}, LIGHT),
+    "terminal": (COMMON | {"catalog", "settings"}, LIGHT),
     "track": (COMMON, {"torch", "hydra"}),
 }
 FILES = sorted(PACKAGE.rglob("*.py"))
@@ -79,7 +84,7 @@ def test_only_track_knows_wandb() -> None:
     assert knowing == {"track.py"}
 
 
-@pytest.mark.parametrize("name", ["run.py", "calibrate.py", "__init__.py"])
+@pytest.mark.parametrize("name", ["run.py", "calibrate.py", "preflight.py", "__init__.py", "metrics/score.py"])
 def test_entry_points_are_light(name: str) -> None:
     """--help and composing a config never pay for torch: entry points import it inside functions."""
     heavy = {"torch", "lpips", "wandb"}

@@ -12,10 +12,20 @@ F, L = toy.GRID.frames, toy.GRID.tokens
 
 
 @pytest.mark.parametrize("forced", [toy.FxxF, toy.FFxx, toy.Fxxx], ids=["FxxF", "FFxx", "Fxxx"])
-@pytest.mark.parametrize("options", [
-    {}, {"group_size": 2}, {"group_size": 3}, {"group_size": 7}, {"compare_with": "cached"}, {"indicator": "e0"},
-    {"indicator": "e0", "group_size": 2}, {"rescale": Rescale([0.5, 0.2, 0.1])},
-], ids=str)
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"group_size": 2},
+        {"group_size": 3},
+        {"group_size": 7},
+        {"compare_with": "cached"},
+        {"indicator": "e0"},
+        {"indicator": "e0", "group_size": 2},
+        {"rescale": Rescale([0.5, 0.2, 0.1])},
+    ],
+    ids=str,
+)
 def test_groups_match_an_oracle(options, forced):
     for thresh in (0.55, 0.75, 1.1):
         watch = oracles.Watch(FlowCache(thresh=thresh, **options))
@@ -43,9 +53,17 @@ def test_every_group_sees_its_own_frames_of_e0():
         assert row == pytest.approx([row[0]] * F)  # the toy's frames share a timestep
 
 
-@pytest.mark.parametrize("options", [
-    {"group_size": 0}, {"group_size": 1.5}, {"group_size": True}, {"group_size": "all"}, {"compare_with": "first"},
-], ids=str)
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"group_size": 0},
+        {"group_size": 1.5},
+        {"group_size": True},
+        {"group_size": "all"},
+        {"compare_with": "first"},
+    ],
+    ids=str,
+)
 def test_bad_options_are_user_errors(options):
     with pytest.raises(UserError, match=next(iter(options))):
         FlowCache(**options)

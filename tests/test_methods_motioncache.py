@@ -110,10 +110,20 @@ def test_static_tokens_are_recomputed_last():
     assert not still[run.asked].any()
 
 
-@pytest.mark.parametrize("options", [
-    {"weight_norm": "median"}, {"weight_floor": -0.1}, {"weight_floor": "low"}, {"min_update_ratio": 1.5},
-    {"temporal_thresh": float("nan")}, {"temporal_consistency": "yes"}, {"distance": "frame"}, {"frame0": "last"},
-], ids=str)
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"weight_norm": "median"},
+        {"weight_floor": -0.1},
+        {"weight_floor": "low"},
+        {"min_update_ratio": 1.5},
+        {"temporal_thresh": float("nan")},
+        {"temporal_consistency": "yes"},
+        {"distance": "frame"},
+        {"frame0": "last"},
+    ],
+    ids=str,
+)
 def test_bad_options_are_user_errors(options):
     with pytest.raises(UserError, match=next(iter(options))):
         MotionCache(**options)

@@ -164,10 +164,21 @@ def test_features_that_are_not_finite_are_never_forecast(monkeypatch):
     assert latents.isfinite().all()
 
 
-@pytest.mark.parametrize("options", [
-    {"interval": 0.5}, {"interval": "often"}, {"max_order": 4}, {"max_order": -1}, {"max_order": 1.0},
-    {"max_order": True}, {"predictor": "spline"}, {"time": "snr"}, {"scope": "block"},
-], ids=str)
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"interval": 0.5},
+        {"interval": "often"},
+        {"max_order": 4},
+        {"max_order": -1},
+        {"max_order": 1.0},
+        {"max_order": True},
+        {"predictor": "spline"},
+        {"time": "snr"},
+        {"scope": "block"},
+    ],
+    ids=str,
+)
 def test_bad_options_are_user_errors(options):
     with pytest.raises(UserError, match=next(iter(options))):
         TaylorSeer(**options)

@@ -61,11 +61,19 @@ def test_a_numpy_array_of_coefficients_is_fine_and_kept_in_the_config():
     assert config["domain"] == [0.0, 2.0] and config["clamp"] is True
 
 
-@pytest.mark.parametrize("arguments", [
-    {"coefficients": []}, {"coefficients": [1.0, math.nan]}, {"coefficients": ["a"]}, {"coefficients": 3.0},
-    {"coefficients": [1.0], "domain": (1.0, 0.5)}, {"coefficients": [1.0], "domain": (0.0, math.inf)},
-    {"coefficients": [1.0], "domain": (0.0, 0.5, 1.0)},
-], ids=str)
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"coefficients": []},
+        {"coefficients": [1.0, math.nan]},
+        {"coefficients": ["a"]},
+        {"coefficients": 3.0},
+        {"coefficients": [1.0], "domain": (1.0, 0.5)},
+        {"coefficients": [1.0], "domain": (0.0, math.inf)},
+        {"coefficients": [1.0], "domain": (0.0, 0.5, 1.0)},
+    ],
+    ids=str,
+)
 def test_bad_fits_are_user_errors(arguments):
     with pytest.raises(UserError, match="rescale"):
         Rescale(**arguments)

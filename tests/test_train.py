@@ -8,11 +8,12 @@ from fastcache.errors import UserError
 from fastcache.kv_cache import CausalContext, KVSpec, VanillaKVCacheEngine
 from fastcache.models.tiny import build, decode, encode, load, tiny_config
 from fastcache.models.weights import save_weights
-from fastcache.train import Recipe, Trainer, flow_loss
+from fastcache.train import Trainer
 from fastcache.training.data import make_batch
 from fastcache.training.forcing import forward
 from fastcache.training.init import init_tiny
 from fastcache.training.muon import Muon, orthogonalise
+from fastcache.training.recipe import Recipe, flow_loss
 
 
 @pytest.fixture(scope="module")
@@ -71,7 +72,7 @@ def test_the_loss_of_a_perfect_prediction_is_zero(renoise: bool, monkeypatch) ->
     def perfect(dit, clean, noisy, t, text, features):
         return (noisy - batch.latents) / (t / 1000)[:, :, None, None, None]
 
-    monkeypatch.setattr("fastcache.train.forward", perfect)
+    monkeypatch.setattr("fastcache.training.recipe.forward", perfect)
     loss = flow_loss(None, batch, torch.Generator().manual_seed(0), Recipe(), renoise)
     assert float(loss) < 1e-10
 

@@ -1,7 +1,8 @@
 """Ship a trained model: python -m fastcache.training.card runs/tiny_t2v
 
 Writes the averaged weights into the package and, beside them, the model card: recipe, loss curve, measured quality on
-unseen prompts, how much each denoising step matters, and samples.
+unseen prompts, how much each denoising step matters, and samples. What else is to be said of a training, such as settings
+that were changed on the way, is taken from ``notes.md`` in its folder.
 """
 
 import json
@@ -19,8 +20,8 @@ from fastcache.kv_cache import VanillaKVCacheEngine
 from fastcache.models import tiny
 from fastcache.models.video_model import VideoModel
 from fastcache.models.weights import save_weights
-from fastcache.train import SIGMA_ODDS, SIGMAS, Recipe
 from fastcache.training import quality
+from fastcache.training.recipe import SIGMA_ODDS, SIGMAS, Recipe
 from fastcache.world.measure import Sighting, summary
 from fastcache.world.render import draw_unsaid, render
 from fastcache.world.scene import FRAMES, SIZE
@@ -53,7 +54,9 @@ def ship(run: Path, name: str = "tiny_t2v", prompts: int = 64) -> Path:
     draw_curve(state["curve"], tiny.WEIGHTS / f"{name}_loss.png")
     draw_samples(model, tiny.WEIGHTS / f"{name}_samples.png")
     card = tiny.WEIGHTS / f"{name}.md"
-    card.write_text(write_card(model, recipe, state, found, steps, prompts))
+    notes = run / "notes.md"
+    told = notes.read_text() if notes.is_file() else ""
+    card.write_text(write_card(model, recipe, state, found, steps, prompts, told))
     return card
 
 
@@ -103,7 +106,13 @@ def framed(picture: np.ndarray) -> np.ndarray:
 
 
 def write_card(
-    model: VideoModel, recipe: Recipe, state: dict, found: list[Sighting], steps: dict[str, list[float]], prompts: int
+    model: VideoModel,
+    recipe: Recipe,
+    state: dict,
+    found: list[Sighting],
+    steps: dict[str, list[float]],
+    prompts: int,
+    notes: str,
 ) -> str:
     size = (tiny.WEIGHTS / f"{model.name}.safetensors").stat().st_size
     slashes = {name: " / ".join(f"{value:.1f}" for value in values) for name, values in steps.items()}
@@ -127,6 +136,7 @@ def write_card(
         fewer=slashes["fewer_steps"],
         fewer_lists=", ".join(str(list(steps)) for steps in quality.FEWER.values()),
         renoise=f"{recipe.renoise:.0%}",
+        notes=notes,
     )
 
 
