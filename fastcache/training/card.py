@@ -1,8 +1,8 @@
 """Ship a trained model: python -m fastcache.training.card runs/tiny_t2v
 
 Writes the averaged weights into the package and, beside them, the model card: recipe, loss curve, measured quality on
-unseen prompts, how much each denoising step matters, and samples. What else is to be said of a training, such as settings
-that were changed on the way, is taken from ``notes.md`` in its folder.
+unseen prompts, how much each denoising step matters, and samples. What else is to be said of a training, such as
+settings changed on the way, is taken from ``notes.md`` in its folder.
 """
 
 import json
@@ -55,8 +55,8 @@ def ship(run: Path, name: str = "tiny_t2v", prompts: int = 64) -> Path:
     draw_samples(model, tiny.WEIGHTS / f"{name}_samples.png")
     card = tiny.WEIGHTS / f"{name}.md"
     notes = run / "notes.md"
-    told = notes.read_text() if notes.is_file() else ""
-    card.write_text(write_card(model, recipe, state, found, steps, prompts, told))
+    remarks = notes.read_text() if notes.is_file() else ""
+    card.write_text(write_card(model, recipe, state, found, steps, prompts, remarks))
     return card
 
 
