@@ -12,7 +12,7 @@ from fastcache.world.features import PATCH_DIM, PATCHES, patch_features
 from fastcache.world.render import draw_unsaid, render
 from fastcache.world.scene import FRAMES, random_scene
 
-SPRITE_WEIGHT = 4.0
+SPRITE_WEIGHT = 3.0
 
 _TABLE = torch.from_numpy(patch_features(0, FRAMES)).view(FRAMES, PATCHES * PATCHES, PATCH_DIM)
 

@@ -33,7 +33,7 @@ class Recipe:
 
 
 SIGMAS = torch.tensor([1.0, 0.9375, 5 / 6, 0.625])
-SIGMA_ODDS = torch.tensor([0.2, 0.15, 0.2, 0.45])  # the last level paints what is seen
+SIGMA_ODDS = torch.tensor([0.3, 0.15, 0.2, 0.35])  # the last level paints what is seen
 
 
 def flow_loss(dit: Any, batch: Batch, generator: torch.Generator, recipe: Recipe, renoise: bool) -> Tensor:

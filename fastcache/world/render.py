@@ -1,4 +1,4 @@
-"""Draw a scene. What no word and no text token tells (jitter, texture phase, lamp) is drawn here, from its own seed."""
+"""Draw a scene. What no word and no text token tells (jitter, contrast, lamp) is drawn here, from its own seed."""
 
 from dataclasses import dataclass
 
@@ -17,7 +17,6 @@ class Unsaid:
 
     shift: np.ndarray  # [sprites, 2] pixels added to the whole track
     scale: np.ndarray  # [sprites] radius factor
-    phase: tuple[float, float]  # of the texture, pixels: half periods
     contrast: float
     lamp: np.ndarray  # [FRAMES] brightness factor of the background, a slow random walk
 
@@ -29,10 +28,7 @@ def draw_unsaid(scene: Scene, rng: np.random.Generator, frames: int = FRAMES) ->
     for t in range(frames):
         lamp[t] = 1 + level
         level = 0.9 * level + rng.normal(0, 0.045)
-    phase = tuple((PERIOD / 2 * rng.integers(0, 2, 2)).tolist())
-    return Unsaid(
-        rng.uniform(-0.4, 0.4, (count, 2)), rng.uniform(0.92, 1.08, count), phase, rng.uniform(0.8, 1.2), lamp
-    )
+    return Unsaid(rng.uniform(-0.4, 0.4, (count, 2)), rng.uniform(0.92, 1.08, count), rng.uniform(0.6, 1.4), lamp)
 
 
 def coverage(shape: str, x: np.ndarray, y: np.ndarray, radius: float) -> np.ndarray:
@@ -52,7 +48,7 @@ def coverage(shape: str, x: np.ndarray, y: np.ndarray, radius: float) -> np.ndar
 
 def background(scene: Scene, unsaid: Unsaid) -> np.ndarray:
     """Static texture [SIZE, SIZE, 3] in [0, 1] before the lamp."""
-    px, py = (_X + unsaid.phase[0]) % PERIOD, (_Y + unsaid.phase[1]) % PERIOD
+    px, py = _X % PERIOD, _Y % PERIOD
     half = PERIOD / 2
     edge = lambda p: np.clip(np.minimum(p, half - p) + 0.5, 0, 1) + np.clip(p - PERIOD + 0.5, 0, 1)  # noqa: E731
     if scene.texture == "stripes":
