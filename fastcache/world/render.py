@@ -48,16 +48,9 @@ def coverage(shape: str, x: np.ndarray, y: np.ndarray, radius: float) -> np.ndar
 
 def background(scene: Scene, unsaid: Unsaid) -> np.ndarray:
     """Static texture [SIZE, SIZE, 3] in [0, 1] before the lamp."""
-    px, py = _X % PERIOD, _Y % PERIOD
-    half = PERIOD / 2
-    edge = lambda p: np.clip(np.minimum(p, half - p) + 0.5, 0, 1) + np.clip(p - PERIOD + 0.5, 0, 1)  # noqa: E731
+    px, py, half = _X % PERIOD, _Y % PERIOD, PERIOD / 2
     if scene.texture == "stripes":
-        light = edge(px)
-    elif scene.texture == "bars":
-        light = edge(py)
-    elif scene.texture == "checks":
-        a, b = edge(px), edge(py)
-        light = a * b + (1 - a) * (1 - b)
+        light = np.clip(np.minimum(px, half - px) + 0.5, 0, 1) + np.clip(px - PERIOD + 0.5, 0, 1)
     elif scene.texture == "dots":
         light = np.clip(2.8 - np.hypot(px - half, py - half), 0, 1)
     else:

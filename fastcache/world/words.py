@@ -15,7 +15,7 @@ COLORS = {
     "white": (0.96, 0.96, 0.96),
 }
 SHAPES = ("circle", "square", "triangle", "cross")
-TEXTURES = ("stripes", "bars", "dots", "checks", "plain")
+TEXTURES = ("stripes", "dots", "plain")
 DIRECTIONS = {"left": (-1, 0), "right": (1, 0), "up": (0, -1), "down": (0, 1), "stays": (0, 0)}
 SPEEDS = {"slow": 0.75, "fast": 1.5}  # pixels a frame
 PLACES = {
