@@ -52,7 +52,8 @@ def measure(
     rules = protocol(used, frames.shape) | {"timing": TIMING, "memory": PEAK, "made_by": _made_by(infos)}
     rules["metrics"] = {name: s["metric"][name] for name in metrics}
     if fit := s["rescale"]["used"]:
-        rules["rescale"] = {key: fit.get(key) for key in ("name", "coefficients", "degree", "domain", "r2", "n")}
+        kept = ("name", "coefficients", "degree", "domain", "steps", "r2", "loo", "n", "gate")
+        rules["rescale"] = {key: fit.get(key) for key in kept}
     if former is not None and former["reference"] == reference.signature:
         rules = former["protocol"] | rules | {"metrics": former["protocol"]["metrics"] | rules["metrics"]}
     return (

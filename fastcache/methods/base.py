@@ -135,9 +135,9 @@ class AdaptiveMethod(CacheMethod):
         super().begin_chunk(chunk_idx)
         self.reference: Tensor | None = None
 
-    def expected(self, distance: float) -> float:
-        """A distance as expected relative error of reuse; unchanged where there is no fit."""
-        return distance if self.rescale is None else self.rescale(distance)
+    def expected(self, distance: float, step: Step) -> float:
+        """A distance as expected relative error of reuse at this step; unchanged where there is no fit."""
+        return distance if self.rescale is None else self.rescale(distance, step.step_idx)
 
 
 def read_indicator(kind: str, step: Step, run: Runner) -> Tensor:
