@@ -15,9 +15,9 @@ PROBE = ("seed", "prompts", "num_prompts")
 def merge_fits(paths: Sequence[Path]) -> tuple[fits.Fit, list[dict[str, Any]]]:
     """The fit of all samples together, and those samples, their prompts numbered through.
 
-    Its ``fitted_on`` lists the probes they come from. Raises UserError unless there are two fits or more, made on the
-    same model, sampler, indicator and frames, with their samples beside them and no probe counted twice. Its form is what
-    all of them were asked for, else by cross-validation.
+    Its ``fitted_on`` lists the probes they come from; its form is what all of them were asked for, else by
+    cross-validation. Raises UserError unless there are two fits or more, made on the same model, sampler, indicator and
+    frames, with their samples beside them and no probe counted twice.
     """
     if len(paths) < 2:
         raise UserError("merge needs two fits or more: python -m fastcache.calibrate merge FIT FIT ...")

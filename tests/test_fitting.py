@@ -117,9 +117,8 @@ def test_a_negative_stretch_is_refused():
 
 
 def test_the_error_on_prompts_left_out_is_what_it_says():
-    rows = [
-        {"x": x, "y": y, "step": 1, "prompt": p} for x, y, p in ((0, 0.2, 0), (1, 0.2, 0), (0, 0.5, 1), (1, 0.5, 1))
-    ]
+    points = ((0, 0.2, 0), (1, 0.2, 0), (0, 0.5, 1), (1, 0.5, 1))
+    rows = [{"x": x, "y": y, "step": 1, "prompt": p} for x, y, p in points]
     assert fitting.left_out(fitting.constants, fitting.Data(rows)) == pytest.approx([0.3, 0.3])
 
 
