@@ -264,7 +264,10 @@ def test_one_decision_a_step_and_the_memory_of_the_state(name):
     if toy.mean(fractions) < 1:
         assert method.memory_bytes() >= residual
     if name in ("none", "euler"):
-        assert method.memory_bytes() == 0
+        assert method.memory_bytes() == method.estimate_bytes(toy.GRID.tokens * toy.WIDTH, 2, 4) == 0
+    elif toy.mean(fractions) < 1:
+        estimate = method.estimate_bytes(toy.GRID.tokens * toy.WIDTH, 2, 4)
+        assert 0.5 * estimate <= method.memory_bytes() <= 2 * estimate
     method.begin_video()
     assert method.memory_bytes() == 0
 
