@@ -17,7 +17,7 @@ from fastcache.errors import UserError
 DEGREES = (1, 2, 3, 4)
 MIN_R2 = 0.5
 """A polynomial that explains less of y than this is not used."""
-WORSE = 3.0
+WORSE = 1.5
 """Nor is one whose error on unseen prompts is more than this many times that of the forms by step."""
 
 Array = np.ndarray

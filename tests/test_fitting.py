@@ -26,7 +26,7 @@ def gated(rows, degree=None):
 
 
 def test_a_rising_line_passes_as_it_is_and_one_degree_is_enough():
-    model, said = gated(samples(RISING))
+    model, said = gated(samples(RISING, slope=1.0))
     assert said == []
     assert model["coefficients"] == pytest.approx([1.0, 0.0], abs=0.05)
     assert model["steps"] == []
