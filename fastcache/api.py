@@ -59,8 +59,8 @@ def load_fit(name: str) -> Rescale:
 
 
 def rescale(fit: Mapping[str, Any]) -> Rescale:
-    """The polynomial of a saved fit."""
-    return Rescale(fit["coefficients"], fit["domain"])
+    """What a saved fit says of distances."""
+    return Rescale(fit["coefficients"], fit["domain"], steps=fit.get("steps"))
 
 
 def generate(

@@ -22,9 +22,12 @@ Fit how much reuse costs, for one model, sampler and indicator.
   python -m fastcache.calibrate
   python -m fastcache.calibrate sampler=few_step sampler.renoise=shared
   python -m fastcache.calibrate indicator=e0 rescale.degree=1 num_videos=8
+  python -m fastcache.calibrate merge FIT FIT ... [to=FILE]
 
 Takes the options of fastcache.run that say what to generate; prompts=calibration and seed=4242 unless given. The fit
-is written to OUTPUTS/fits; use it with rescale=FILE.
+is written to OUTPUTS/fits with its samples and a picture; use it with rescale=FILE. rescale.degree=1 to 4 sets the
+degree of the polynomial (default: by cross-validation); rescale.gate=false takes it whatever it is worth. merge makes
+one fit from the samples of several, probed on other prompts or with other seeds, on as many machines.
 """
 
 IDLE = {"method", "schedule", "thresh", "interval", "engine", "metric", "reference", "experiment", "tracking", "retry"}
@@ -42,14 +45,16 @@ def probe(
     indicator: str = "modulated_input",
     on_video: OnVideo | None = None,
 ) -> list[dict[str, Any]]:
-    """Samples of every prompt, computed in full: dicts with x, y, chunk, step, sigma and prompt (its index).
+    """Samples of every prompt, computed in full: those of methods.calibrate.Probe, each with prompt (its index).
 
-    Raises UserError on what the model cannot roll out.
+    Raises UserError on an empty list of prompts and on what the model cannot roll out.
     """
     from fastcache.methods.calibrate import Probe
     from fastcache.noise import Noise
     from fastcache.sample import rollout
 
+    if not prompts:
+        raise UserError("the probe has no prompts; expected at least one, e.g. prompts=calibration")
     method, noise = Probe(indicator=indicator), Noise(seed)
     forced = (True,) * sampler.num_steps
     samples: list[dict[str, Any]] = []
@@ -67,13 +72,24 @@ def calibrate(
     sampler: Any,
     prompts: Sequence[str],
     wanted: dict[str, Any],
-    degree: int = 2,
+    asked: fits.Asked | None = None,
     on_video: OnVideo | None = None,
 ) -> tuple[Fit, list[dict[str, Any]]]:
-    """Probe and fit what ``wanted`` (see fits.fitted_on) describes: the fit and its samples."""
+    """Probe and fit what ``wanted`` (see fits.fitted_on) describes: the fit and its samples.
+
+    ``asked``: degree and gate of the fit (see fits.make_fit).
+    """
     frames, seed, indicator = wanted["frames"], wanted["seed"], wanted["indicator"]
     samples = probe(model, sampler, prompts, frames, seed, indicator, on_video)
-    return fits.make_fit(samples, degree, wanted), samples
+    return fits.make_fit(samples, fitted_on=wanted, **(asked or fits.asked_of({}))), samples
+
+
+def keep(fit: Fit, samples: Sequence[dict[str, Any]], path: Path) -> None:
+    """Write a fit to ``path``, its samples and a picture of both beside it."""
+    from fastcache.media.fit_plot import draw_fit
+
+    draw_fit(fit, samples, path.with_suffix(".png"))
+    fits.save_fit(fit, samples, path)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -83,8 +99,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(HELP)
         return 0
     try:
-        s, degree = settings(argv)
-        run(s, degree)
+        if argv[:1] == ["merge"]:
+            merge(argv[1:])
+        else:
+            run(*settings(argv))
     except UserError as error:
         terminal.error(error)
         return 1
@@ -94,8 +112,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
-def settings(argv: Sequence[str]) -> tuple[Settings, int]:
-    """What to calibrate on, and the degree of the fit. Raises UserError on an option that plays no part in it."""
+def settings(argv: Sequence[str]) -> tuple[Settings, fits.Asked]:
+    """What to calibrate on, and the form of the fit. Raises UserError on an option that plays no part in it."""
     from fastcache.config import plan
     from fastcache.preflight import prepare
 
@@ -113,31 +131,50 @@ def settings(argv: Sequence[str]) -> tuple[Settings, int]:
         raise UserError("calibration makes a fit; leave rescale= out, the degree is set with rescale.degree=2")
     with open_dict(cfg):
         cfg.schedule = "F" * len(cfg.sampler.steps)
-    degree = cfg.rescale.degree
-    if not isinstance(degree, int) or isinstance(degree, bool) or not 0 <= degree <= 4:
-        raise UserError(f"rescale.degree={degree}: expected a whole number from 0 to 4, e.g. rescale.degree=2")
-    return prepare(cfg, choices), degree
+    asked = fits.asked_of(cfg.rescale)
+    return prepare(cfg, choices), asked
 
 
-def run(s: Settings, degree: int) -> Path:
+def run(s: Settings, asked: fits.Asked) -> Path:
     """Probe, fit and save, unless that very fit is there already; say what it is worth. Returns its file."""
     auto = wanted_fit(s)
     given = {key: auto[key] for key in ("model", "weights", "sampler", "indicator", "frames")}
     wanted = fits.fitted_on(**given, seed=s["seed"], prompts=s["prompts"])
-    path = fits.fit_path(Path(s["outputs"]).expanduser().absolute() / "fits", wanted, degree)
+    path = fits.fit_path(Path(s["outputs"]).expanduser().absolute() / "fits", wanted, asked)
     if s["dry"]:
         state = "exists" if path.is_file() else "does not exist yet"
         terminal.say(f"{len(s['prompts'])} videos of {s['frames']} latent frames; {path} {state}")
         return path
     if s["force"] or not path.is_file():
-        _make(s, degree, wanted, path)
+        _make(s, asked, wanted, path)
     fit = fits.load_fit(path)
     terminal.say(fits.describe(fit))
     terminal.say(f"wrote {path}  use it with rescale={path}")
     return path
 
 
-def _make(s: Settings, degree: int, wanted: dict[str, Any], path: Path) -> None:
+def merge(words: Sequence[str]) -> Path:
+    """`merge FIT FIT ... [to=FILE]`: one fit from the samples of several. Raises UserError where they do not belong
+    together."""
+    from fastcache.merge import merge_fits
+
+    sources = [Path(word).expanduser() for word in words if "=" not in word]
+    options = [word.partition("=")[::2] for word in words if "=" in word]
+    if unknown := [key for key, _ in options if key != "to"]:
+        raise UserError(f"merge has no option {unknown[0]}; write merge FIT FIT ... [to=FILE]")
+    fit, samples = merge_fits(sources)
+    path = fits.fit_path(sources[0].parent, fit["fitted_on"], fit["asked"])
+    if options:
+        path = Path(options[-1][1]).expanduser()
+        if path.suffix != ".yaml" or path.exists():
+            raise UserError(f"to={path}: expected the name of a new .yaml file")
+    keep(fit, samples, path)
+    terminal.say(fits.describe(fit))
+    terminal.say(f"wrote {path}  use it with rescale={path}")
+    return path
+
+
+def _make(s: Settings, asked: fits.Asked, wanted: dict[str, Any], path: Path) -> None:
     from fastcache.build import build
     from fastcache.make import get_model
     from fastcache.results import check_writable
@@ -148,8 +185,8 @@ def _make(s: Settings, degree: int, wanted: dict[str, Any], path: Path) -> None:
         model.encode_prompt(prompt, s["seed"] + idx)
     check_writable(s["outputs"])
     with terminal.Bar(len(s["prompts"]), 1, title="probe ") as bar:
-        fit, samples = calibrate(model, sampler, s["prompts"], wanted, degree, lambda done, _: bar.count(done))
-    fits.save_fit(fit, samples, path)
+        fit, samples = calibrate(model, sampler, s["prompts"], wanted, asked, lambda done, _: bar.count(done))
+    keep(fit, samples, path)
 
 
 if __name__ == "__main__":

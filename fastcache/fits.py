@@ -1,8 +1,10 @@
 """Saved rescale fits: a YAML file each, with the samples beside it in JSON. No torch.
 
 Keys: ``format``, ``name``, ``coefficients`` (highest power first), ``degree``, ``domain`` [low, high] of the sampled
-distances, ``r2`` (null where y does not vary), ``n``, ``fitted_on`` (what the samples come from) and ``samples`` (the
-file). Readers ignore keys they do not know.
+distances, ``steps`` (for some steps, {step, coefficients, domain} in the place of the former), ``r2`` (null where y
+does not vary), ``loo`` (mean error on a prompt left out; null with one prompt), ``rank`` (rank correlation), ``n``,
+``degrees`` (r2 and loo of every degree), ``asked`` (degree, gate), ``gate`` (what the gate did, in sentences),
+``fitted_on`` (what the samples come from) and ``samples`` (the file). Readers ignore keys they do not know.
 """
 
 import hashlib
@@ -10,12 +12,13 @@ import json
 import math
 import os
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
 import yaml
 
+from fastcache import fitting
 from fastcache.errors import UserError
 
 FORMAT = 1
@@ -28,6 +31,7 @@ PROBE_VIDEOS = 8
 """How many of the calibration prompts rescale=auto rolls out."""
 
 Fit = dict[str, Any]
+Asked = dict[str, Any]
 
 
 class Resolution(NamedTuple):
@@ -64,7 +68,7 @@ def resolve_rescale(request: Mapping[str, Any], wanted: Mapping[str, Any], shipp
     """The fit for a run.
 
     Args:
-        request: the composed ``rescale`` group: name none, auto (with degree), file (with file), or a saved fit.
+        request: the composed ``rescale`` group: name none, auto (with degree, gate), file (with file), or a saved fit.
         wanted: ``fitted_on`` of the fit that auto would make for this run.
         shipped: folder of promoted fits; auto takes one for the same model, weights, sampler and indicator.
         made: folder of fits that auto has made; auto takes one made on exactly ``wanted``.
@@ -75,17 +79,31 @@ def resolve_rescale(request: Mapping[str, Any], wanted: Mapping[str, Any], shipp
     if name == "none":
         return Resolution(None, False)
     if name == "auto":
-        degree = request.get("degree")
+        asked = asked_of(request)
         needed = {key: wanted[key] for key in MATCH}
-        fit = find_fit(needed, [shipped], degree) or find_fit(wanted, [made], degree)
+        fit = find_fit(needed, [shipped], asked) or find_fit(wanted, [made], asked)
         return Resolution(fit, fit is None)
     fit = load_fit(Path(str(request["file"])).expanduser()) if name == "file" else check_form(dict(request), str(name))
     check_match(fit, wanted)
     return Resolution(fit, False)
 
 
-def find_fit(wanted: Mapping[str, Any], dirs: Sequence[Path], degree: int | None = None) -> Fit | None:
-    """The first saved fit made on exactly ``wanted`` (all keys given are equal), of ``degree`` if that is given."""
+def asked_of(request: Mapping[str, Any]) -> Asked:
+    """The form that a ``rescale`` group asks a new fit to have: degree (None: by cross-validation) and gate.
+
+    Raises UserError on values that no fit can have.
+    """
+    degree, gate = request.get("degree"), request.get("gate", True)
+    whole = isinstance(degree, int) and not isinstance(degree, bool)
+    if degree is not None and not (whole and 0 <= degree <= max(fitting.DEGREES)):
+        raise UserError(f"rescale.degree={degree}: expected null (cross-validation) or a whole number from 0 to 4")
+    if not isinstance(gate, bool):
+        raise UserError(f"rescale.gate={gate}: expected true or false")
+    return {"degree": degree, "gate": gate}
+
+
+def find_fit(wanted: Mapping[str, Any], dirs: Sequence[Path], asked: Asked | None = None) -> Fit | None:
+    """The first saved fit made on exactly ``wanted`` (all keys given are equal), asked for as ``asked`` if given."""
     for folder in dirs:
         for path in sorted(folder.glob("*.yaml")):
             content = _read(path)
@@ -93,7 +111,7 @@ def find_fit(wanted: Mapping[str, Any], dirs: Sequence[Path], degree: int | None
                 continue  # none.yaml, auto.yaml
             fit = check_form(content, str(path))
             same = all(fit["fitted_on"].get(key) == value for key, value in wanted.items())
-            if same and degree in (None, fit.get("degree_asked", fit["degree"])):
+            if same and asked in (None, fit.get("asked")):
                 return fit | {"path": str(path)}
     return None
 
@@ -109,64 +127,99 @@ def check_form(content: Any, where: str) -> Fit:
     """The content if it is a fit; raises UserError saying what is wrong with it."""
     if not isinstance(content, dict) or not {"coefficients", "degree", "domain", "fitted_on"} <= content.keys():
         raise UserError(f"{where} is not a saved fit: expected coefficients, degree, domain and fitted_on")
-    coefficients, domain = content["coefficients"], content["domain"]
-    for values in (coefficients, domain):
-        if not isinstance(values, list) or not all(_is_number(v) for v in values):
-            raise UserError(f"{where}: {values} is not a list of finite numbers")
-    if len(coefficients) != content["degree"] + 1:
-        raise UserError(f"{where}: degree {content['degree']} needs {content['degree'] + 1} coefficients")
-    if len(domain) != 2 or domain[0] > domain[1]:
-        raise UserError(f"{where}: domain {domain} is not a pair [low, high]")
+    degree, steps = content["degree"], content.get("steps") or []
+    _check_numbers(content, where)
+    if len(content["coefficients"]) != degree + 1:
+        raise UserError(f"{where}: degree {degree} needs {degree + 1} coefficients, not {len(content['coefficients'])}")
+    for one in steps if isinstance(steps, list) else [steps]:
+        if not isinstance(one, dict) or not {"step", "coefficients", "domain"} <= one.keys():
+            raise UserError(f"{where}: {one} is not a step's fit: expected step, coefficients and domain")
+        _check_numbers(one, f"{where}, step {one['step']}")
     if not isinstance(content["fitted_on"], dict):
         raise UserError(f"{where}: fitted_on does not say what the fit was made on")
     return content
 
 
+def _check_numbers(one: Mapping[str, Any], where: str) -> None:
+    coefficients, domain = one["coefficients"], one["domain"]
+    for values in (coefficients, domain):
+        if not isinstance(values, list) or not values or not all(_is_number(v) for v in values):
+            raise UserError(f"{where}: {values} is not a list of finite numbers")
+    if len(domain) != 2 or domain[0] > domain[1]:
+        raise UserError(f"{where}: domain {domain} is not a pair [low, high]")
+
+
 def check_match(fit: Fit, wanted: Mapping[str, Any]) -> None:
     """Raise UserError naming the keys in which a fit was made for another model, sampler or indicator."""
     there = fit["fitted_on"]
-    wrong = [f"{key} {there.get(key)}, this run {wanted[key]}" for key in MATCH if there.get(key) != wanted[key]]
-    if wrong:
+    if wrong := differing({key: there.get(key) for key in MATCH}, {key: wanted[key] for key in MATCH}):
         raise UserError(
-            f"the fit {fit.get('name', '')} was made on another {'; '.join(wrong)}. "
+            f"the fit {fit.get('name', '')} was made for something else: {'; '.join(wrong)}. "
             "Use rescale=auto, or make a fit with python -m fastcache.calibrate"
         )
 
 
-def make_fit(samples: Sequence[Mapping[str, Any]], degree: int, fitted_on: Mapping[str, Any]) -> Fit:
-    """Fit y over x with numpy.polyfit. The degree is lowered where there are too few different x for it.
+def differing(there: Mapping[str, Any], here: Mapping[str, Any], prefix: str = "") -> list[str]:
+    """ "sampler.renoise fresh there, shared here" for each key in which two provenances differ."""
+    found = []
+    for key in {**there, **here}:
+        a, b = there.get(key), here.get(key)
+        if isinstance(a, Mapping) and isinstance(b, Mapping):
+            found += differing(a, b, f"{prefix}{key}.")
+        elif a != b:
+            found.append(f"{prefix}{key} {_short(a)} there, {_short(b)} here")
+    return found
 
-    Raises UserError on no samples, on a value that is not finite and on a negative degree.
+
+def make_fit(
+    samples: Sequence[Mapping[str, Any]], degree: int | None, fitted_on: Mapping[str, Any], gate: bool = True
+) -> Fit:
+    """Fit y over x: numpy.polyfit of ``degree`` (None: by cross-validation), lowered where there are too few different
+    x for it, and with ``gate`` replaced where it cannot be trusted (see fitting.choose).
+
+    Raises UserError on no samples, on a value that is not finite and on a degree outside 0 to 4.
     """
-    if degree < 0:
-        raise UserError(f"degree={degree}: expected 0 or more, e.g. rescale.degree=2")
-    x, y = (np.array([sample[key] for sample in samples], dtype=np.float64) for key in ("x", "y"))
-    if not len(x) or not (np.isfinite(x).all() and np.isfinite(y).all()):
-        raise UserError(f"cannot fit {len(x)} samples: there are none, or some are not finite")
-    used = min(degree, len(np.unique(x)) - 1)
-    coefficients = np.polyfit(x, y, used)
-    total = float(((y - y.mean()) ** 2).sum())
-    left = float(((y - np.polyval(coefficients, x)) ** 2).sum())
+    asked = asked_of({"degree": degree, "gate": gate})
+    data = fitting.Data(samples)
+    model, said = fitting.choose(data, degree, gate)
+    if model["steps"]:
+        make = fitting.lines if len(model["steps"][0]["coefficients"]) > 1 else fitting.constants
+    else:
+        make = partial(fitting.polynomial, degree=len(model["coefficients"]) - 1)
+    rows = [(d, partial(fitting.polynomial, degree=d)) for d in fitting.DEGREES]
     return {
         "format": FORMAT,
         "name": fit_name(fitted_on),
-        "coefficients": [float(c) for c in coefficients],
-        "degree": used,
-        "degree_asked": degree,
-        "domain": [float(x.min()), float(x.max())],
-        "r2": 1 - left / total if total > 0 else None,
-        "n": len(x),
+        "coefficients": model["coefficients"],
+        "degree": len(model["coefficients"]) - 1,
+        "domain": model["domain"],
+        "steps": model["steps"],
+        "r2": fitting.r2(model, data),
+        "loo": _mean(fitting.left_out(make, data)),
+        "rank": fitting.rank_correlation(data.x, data.y),
+        "n": len(data.x),
+        "degrees": [
+            {"degree": d, "r2": fitting.r2(each(data), data), "loo": _mean(fitting.left_out(each, data))}
+            for d, each in rows
+        ],
+        "asked": asked,
+        "gate": said,
         "fitted_on": dict(fitted_on),
     }
 
 
 def describe(fit: Fit) -> str:
-    """One line on a fit: its name, what it is worth and, in full, the polynomial."""
+    """One line on a fit: its name, what it is worth, all its numbers, and what the gate did."""
     low, high = fit["domain"]
-    quality = "-" if fit.get("r2") is None else f"{fit['r2']:.3f}"
     terms = ", ".join(f"{c:.4g}" for c in fit["coefficients"])
-    text = f"rescale {fit.get('name', '')}: degree {fit['degree']}, R2 {quality}, n {fit.get('n', '-')}"
-    return f"{text}, range {low:.3f} to {high:.3f}, coefficients {terms}"
+    form, numbers = f"degree {fit['degree']}", f"coefficients {terms}"
+    if steps := fit.get("steps"):
+        form = "by step"
+        numbers = ", ".join(f"step {one['step']} {' '.join(f'{c:.4g}' for c in one['coefficients'])}" for one in steps)
+    worth = [f"{title} {_shown(fit.get(key))}" for title, key in (("R2", "r2"), ("error", "loo"), ("rank", "rank"))]
+    parts = [form, *worth, f"n {fit.get('n', '-')}", f"range {low:.3f} to {high:.3f}", numbers]
+    text = f"rescale {fit.get('name', '')}: {', '.join(parts)}"
+    return text + (f"  ({'; '.join(fit['gate'])})" if fit.get("gate") else "")
 
 
 def fit_name(fitted_on: Mapping[str, Any]) -> str:
@@ -177,9 +230,9 @@ def fit_name(fitted_on: Mapping[str, Any]) -> str:
     return "-".join(str(part) for part in parts if part)
 
 
-def fit_path(folder: Path, wanted: Mapping[str, Any], degree: int) -> Path:
+def fit_path(folder: Path, wanted: Mapping[str, Any], asked: Asked) -> Path:
     """Where auto keeps the fit it makes for ``wanted``: the same place each time."""
-    text = json.dumps([wanted, degree], sort_keys=True)
+    text = json.dumps([wanted, asked], sort_keys=True)
     return folder / f"{fit_name(wanted)}-{hashlib.sha256(text.encode()).hexdigest()[:8]}.yaml"
 
 
@@ -212,6 +265,19 @@ def _write(path: Path, text: str) -> None:
     aside = path.with_name(f".{os.getpid()}.{path.name}")
     aside.write_text(text, encoding="utf-8")
     os.replace(aside, path)
+
+
+def _mean(errors: Any) -> float | None:
+    return None if errors is None else float(errors.mean())
+
+
+def _shown(value: float | None) -> str:
+    return "-" if value is None else f"{value:.3f}"
+
+
+def _short(value: Any) -> str:
+    text = str(value)
+    return text if len(text) <= 24 else f"{text[:12]}..."
 
 
 def _is_number(value: Any) -> bool:

@@ -13,7 +13,7 @@ import torch
 
 from fastcache import __version__, api, catalog, fits, terminal
 from fastcache.build import build
-from fastcache.calibrate import calibrate
+from fastcache.calibrate import calibrate, keep
 from fastcache.cost import Sizes, flops_fraction
 from fastcache.media import SheetVideo, contact_sheet, side_by_side, write_mp4
 from fastcache.results import Folder, locked
@@ -82,15 +82,15 @@ def use_fit(s: Settings, model: Any, sampler: Any) -> None:
     """With rescale=auto and no fit yet, probe the calibration prompts, once for everybody, and keep the fit."""
     if not s["rescale"]["probe"]:
         return
-    wanted, degree = wanted_fit(s), s["rescale"]["signed"]["degree"]
-    path = fits.fit_path(Path(s["outputs"]).expanduser() / "fits", wanted, degree)
+    wanted, asked = wanted_fit(s), fits.asked_of(s["rescale"]["signed"])
+    path = fits.fit_path(Path(s["outputs"]).expanduser() / "fits", wanted, asked)
     with locked(path.with_suffix(".lock"), wait=True):
         if not path.is_file():
             texts = catalog.load("prompts", "calibration")["texts"][: wanted["num_prompts"]]
             terminal.say(f"no fit for {fits.fit_name(wanted)} yet: probing {len(texts)} calibration prompts")
             with terminal.Bar(len(texts), 1, title="probe ") as bar:
-                fit, samples = calibrate(model, sampler, texts, wanted, degree, lambda done, _: bar.count(done))
-            fits.save_fit(fit, samples, path)
+                fit, samples = calibrate(model, sampler, texts, wanted, asked, lambda done, _: bar.count(done))
+            keep(fit, samples, path)
         fit = fits.load_fit(path)
     terminal.say(fits.describe(fit))
     s["rescale"] |= {"used": fit, "probe": False}

@@ -6,7 +6,7 @@ from pathlib import Path
 from omegaconf import DictConfig
 
 from fastcache import cost, fits, results, scores, terminal
-from fastcache.build import build, locate
+from fastcache.build import build
 from fastcache.errors import UserError
 from fastcache.results import Folder
 from fastcache.schedule import parse_schedule
@@ -72,12 +72,30 @@ def dry(s: Settings) -> None:
         "folder": f"{folder.path}  {_state(folder)}",
         "reference": f"{reference.signature}  {_state(reference)}",
         "ceiling": f"{scores.top_speed(s):.2f}x of DiT time if every step but the F ones is skipped",
+        "reach": reach(s),
         "memory": _memory(s),
     }
     if "rescale" in s["method"]:
         lines["rescale"] = _rescale(s)
     for name, text in lines.items():
         terminal.say(f"  {name:<10} {text}")
+
+
+def reachable(todo: Sequence[Settings]) -> list[str]:
+    """For each schedule among the jobs that are still to be made and leave a method something to skip: what it can
+    reach."""
+    open_ = [s for s in todo if len(scores.speeds(s)) > 1 and (s["force"] or not Folder.of(s).finished)]
+    return list(dict.fromkeys(f"{s['schedule']} can reach {reach(s)}" for s in open_))
+
+
+def reach(s: Settings) -> str:
+    """The speed-ups of DiT time that whole skipped steps give."""
+    speeds = scores.speeds(s)
+    if len(speeds) == 1:
+        return "1.00x: every step is forced"
+    skipped = ", ".join(map(str, range(len(speeds))))
+    store = "no store pass" if s["sampler"].get("store") == "reuse_last" else "the store pass counted"
+    return f"{', '.join(f'{x:.2f}x' for x in speeds)} of DiT time by skipping {skipped} steps of a chunk, {store}"
 
 
 def _state(folder: Folder) -> str:
@@ -99,7 +117,10 @@ def _memory(s: Settings) -> str:
     sizes = cost.Sizes.of(config, latent_shape, s["sampler"]["frames_per_chunk"])
     item, chunks = ITEM[s["dtype"]], s["frames"] // s["sampler"]["frames_per_chunk"]
     parts = [f"K/V {_size(cost.kv_bytes(sizes, chunks, item))}"]
-    if getattr(locate(s["method"]["_target_"]), "selective", False):
+    method = build(s["method"])
+    if kept := method.estimate_bytes(sizes.tokens * config.dim, config.num_layers, item):
+        parts.append(f"kept by {method.name} {_size(kept)}")
+    if method.selective:
         parts.append(f"K/V of the current chunk {_size(cost.working_bytes(sizes, item))}")
     return ", ".join([*weights, *parts]) + " a video, estimated"
 
@@ -112,7 +133,8 @@ def _rescale(s: Settings) -> str:
 
 
 def _size(count: int) -> str:
-    return f"{count / 1e9:.2f} GB" if count >= 1e9 else f"{count / 1e6:.1f} MB"
+    unit, divisor = next(((u, d) for u, d in (("GB", 1e9), ("MB", 1e6)) if count >= d / 20), ("kB", 1e3))
+    return f"{count / divisor:.{2 if unit == 'GB' else 1}f} {unit}"
 
 
 def _device(name: str) -> str:

@@ -1,7 +1,8 @@
-"""The fitted polynomial that turns an indicator distance into the expected relative error of reuse."""
+"""The fit that turns an indicator distance into the expected relative error of reuse."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -12,28 +13,32 @@ from fastcache.errors import UserError
 class Rescale:
     """Polynomial, coefficients highest power first, evaluated in float64 for numbers and tokens alike.
 
-    With ``clamp`` (default) the distance is first held to ``domain`` (lo, hi), the range of distances it was fitted on,
-    and a negative result becomes 0; both are counted in ``clamps``. A non-finite distance gives NaN, never a clamped
-    value, so that a method can tell. Raises UserError on empty or non-finite coefficients and on a bad domain.
+    ``steps`` gives some steps a polynomial of their own, as {"step", "coefficients", "domain"} each; the other steps
+    take the common one. With ``clamp`` (default) the distance is first held to ``domain`` (lo, hi), the range of
+    distances it was fitted on, and a negative result becomes 0; both are counted in ``clamps``. A non-finite distance
+    gives NaN, never a clamped value, so that a method can tell. Raises UserError on empty or non-finite coefficients
+    and on a bad domain.
     """
 
-    def __init__(self, coefficients: Sequence[float], domain: Sequence[float] | None = None, clamp: bool = True):
-        self.coefficients = _numbers(coefficients, "coefficients")
-        if not self.coefficients:
-            raise UserError("rescale: no coefficients; give them highest power first, e.g. [1.0, 0.0] for y = x")
-        self.domain = None if domain is None else _numbers(domain, "domain")
-        if self.domain is not None and (len(self.domain) != 2 or self.domain[0] > self.domain[1]):
-            raise UserError(f"rescale: domain {list(self.domain)} is not a pair [low, high] with low <= high")
+    def __init__(
+        self,
+        coefficients: Sequence[float],
+        domain: Sequence[float] | None = None,
+        clamp: bool = True,
+        steps: Sequence[Mapping[str, Any]] | None = None,
+    ):
+        self.coefficients, self.domain = _polynomial(coefficients, domain)
         self.clamp = bool(clamp)
+        self.steps = {int(one["step"]): _polynomial(one["coefficients"], one["domain"]) for one in steps or ()}
         self._clamped: Tensor | int = 0
 
-    def __call__(self, distance: float) -> float:
-        """Expected relative error of reuse for one distance; NaN for a non-finite one."""
-        return float(self._evaluate(torch.tensor(distance, dtype=torch.float64)).item())
+    def __call__(self, distance: float, step_idx: int | None = None) -> float:
+        """Expected relative error of reuse for one distance at a step; NaN for a non-finite one."""
+        return float(self._evaluate(torch.tensor(distance, dtype=torch.float64), step_idx).item())
 
-    def per_token(self, distance: Tensor) -> Tensor:
+    def per_token(self, distance: Tensor, step_idx: int | None = None) -> Tensor:
         """The same for a tensor of distances, any shape -> float32; NaN where the distance is not finite."""
-        return self._evaluate(distance.double()).float()
+        return self._evaluate(distance.double(), step_idx).float()
 
     @property
     def clamps(self) -> int:
@@ -42,20 +47,42 @@ class Rescale:
 
     def config(self) -> dict[str, object]:
         """Everything that decides the result, as plain numbers."""
-        domain = None if self.domain is None else list(self.domain)
-        return {"coefficients": list(self.coefficients), "domain": domain, "clamp": self.clamp}
+        steps = [{"step": step, **_plain(*one)} for step, one in self.steps.items()]
+        return {**_plain(self.coefficients, self.domain), "clamp": self.clamp, "steps": steps}
 
-    def _evaluate(self, distance: Tensor) -> Tensor:
+    def _evaluate(self, distance: Tensor, step_idx: int | None) -> Tensor:
+        coefficients, domain = self.coefficients, self.domain
+        if step_idx in self.steps:
+            coefficients, domain = self.steps[step_idx]
         finite = distance.isfinite()
-        inside = distance if self.domain is None or not self.clamp else distance.clamp(*self.domain)
+        inside = distance if domain is None or not self.clamp else distance.clamp(*domain)
         value = torch.zeros_like(inside)
-        for coefficient in self.coefficients:
+        for coefficient in coefficients:
             value = value * inside + coefficient
         if self.clamp:
             # Kept on the device until somebody asks: counting must not add a host sync to every step.
             self._clamped = self._clamped + (finite & ((inside != distance) | (value < 0))).sum()
             value = value.clamp(min=0)
         return torch.where(finite, value, math.nan)
+
+
+Polynomial = tuple[tuple[float, ...], tuple[float, ...] | None]
+
+
+def _polynomial(coefficients: Sequence[float], domain: Sequence[float] | None) -> Polynomial:
+    checked = _numbers(coefficients, "coefficients")
+    if not checked:
+        raise UserError("rescale: no coefficients; give them highest power first, e.g. [1.0, 0.0] for y = x")
+    if domain is None:
+        return checked, None
+    bounds = _numbers(domain, "domain")
+    if len(bounds) != 2 or bounds[0] > bounds[1]:
+        raise UserError(f"rescale: domain {list(bounds)} is not a pair [low, high] with low <= high")
+    return checked, bounds
+
+
+def _plain(coefficients: tuple[float, ...], domain: tuple[float, ...] | None) -> dict[str, object]:
+    return {"coefficients": list(coefficients), "domain": None if domain is None else list(domain)}
 
 
 def _numbers(values: Sequence[float], what: str) -> tuple[float, ...]:

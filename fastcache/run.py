@@ -16,7 +16,7 @@ from fastcache import __version__, preflight, scores, terminal
 from fastcache.catalog import CONF
 from fastcache.config import plan
 from fastcache.errors import UserError
-from fastcache.results import Folder, write_json
+from fastcache.results import Folder, read_json, write_json
 from fastcache.settings import Settings, label, reference_of
 from fastcache.track import tracked
 
@@ -42,6 +42,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             return 0
         launcher = command.jobs[0].choices.get("hydra/launcher", "basic")
         preflight.check(todo, local=launcher == "basic")
+        for line in preflight.reachable(todo):
+            terminal.say(line)
     except UserError as error:
         terminal.error(error)
         return 1
@@ -166,7 +168,7 @@ def conclude(todo: Sequence[Settings], sweep: bool) -> int:
     """The table of what the jobs came to, read from disk, and the exit status."""
     jobs = {Folder.of(s).path: s for s in todo}
     rows: dict[str, scores.Scores] = {}
-    reasons, done = [], 0
+    reasons, idle, done = [], [], 0
     for s in jobs.values():
         folder = Folder.of(s)
         found = folder.scores()
@@ -175,9 +177,12 @@ def conclude(todo: Sequence[Settings], sweep: bool) -> int:
         elif folder.finished and found is not None:
             base = Folder.of(reference_of(s)).scores() if s["reference"] == "auto" else None
             rows |= {row["signature"]: row for row in (base, found) if row is not None}
+            idle.append(scores.idle_dial(s, found, read_json(folder.path / "trace.json")))
             done += 1
     if rows:
         terminal.table(rows.values())
+    for sentence in filter(None, idle):
+        terminal.say(sentence)
     if sweep:
         why = f" ({'; '.join(reasons)})" if reasons else ""
         terminal.say(f"{done} done, {len(jobs) - done - len(reasons)} left, {len(reasons)} failed{why}")

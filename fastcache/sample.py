@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fastcache.ages import Ages
 from fastcache.errors import UserError
 from fastcache.kv_cache import CausalContext, KVSpec
 from fastcache.kv_cache.masks import chunk_plan
@@ -163,6 +164,7 @@ class _Video:
         self.dit, self.sampler, self.tag, self.engines = dit, sampler, tag, dit.kv_cache_engines
         self.frames, self.reuse_last = frames, sampler.store == "reuse_last"
         self.keep_current = selective or self.reuse_last
+        self.ages = Ages(dit, tag) if any(getattr(e, "debug", False) for e in self.engines.values()) else None
         weight = dit.patch_embedding.weight
         self.device, self.dtype = weight.device, weight.dtype
         self.timesteps = sampler.timesteps.tolist()
@@ -182,7 +184,9 @@ class _Video:
         began = self._now()
         run = self._prepare(x, chunk_idx, self.timesteps[i], store=False, step_idx=i)
         step = Step(run.x, run.e0, run.grid, chunk_idx, i, forced, self.sampler.sigma(i))
-        tokens, fraction = method.step(step, run)
+        tokens, fraction = method.step(step, run if self.ages is None else self.ages.watch(run))
+        if self.ages is not None:
+            self.ages.check(step, method, tokens)
         flow = run.head(tokens)
         self.seconds += self._now() - began
         trace.add(fraction, method.decisions)

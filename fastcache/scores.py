@@ -1,15 +1,16 @@
 """scores.json and trace.json of a run, from its videos on disk and its reference's. No torch."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from statistics import fmean, median
 from typing import Any
 
+from fastcache.catalog import DIALS
 from fastcache.errors import UserError
 from fastcache.metrics.base import Metric
 from fastcache.metrics.score import NAMES, NOT_ASKED, PER_CHUNK, protocol, score_video, summarise
 from fastcache.results import Folder, differing
-from fastcache.schedule import ceiling, parse_schedule
-from fastcache.settings import Settings, label
+from fastcache.schedule import parse_schedule
+from fastcache.settings import Settings, label, number
 
 Scores = dict[str, Any]
 TIMING = (
@@ -52,7 +53,8 @@ def measure(
     rules = protocol(used, frames.shape) | {"timing": TIMING, "memory": PEAK, "made_by": _made_by(infos)}
     rules["metrics"] = {name: s["metric"][name] for name in metrics}
     if fit := s["rescale"]["used"]:
-        rules["rescale"] = {key: fit.get(key) for key in ("name", "coefficients", "degree", "domain", "r2", "n")}
+        kept = ("name", "coefficients", "degree", "domain", "steps", "r2", "loo", "n", "gate")
+        rules["rescale"] = {key: fit.get(key) for key in kept}
     if former is not None and former["reference"] == reference.signature:
         rules = former["protocol"] | rules | {"metrics": former["protocol"]["metrics"] | rules["metrics"]}
     return (
@@ -75,8 +77,44 @@ def trace(folder: Folder) -> dict[str, Any]:
 
 def top_speed(s: Settings) -> float:
     """Highest DiT speed-up of the schedule; where the store pass is left out, of the denoising steps alone."""
+    return speeds(s)[-1]
+
+
+def speeds(s: Settings) -> list[float]:
+    """The DiT speed-ups that a run can reach, by the number of steps of a chunk that are skipped, from none to all that
+    the schedule leaves open."""
     forced = parse_schedule(s["schedule"], len(s["sampler"]["steps"]))
-    return len(forced) / sum(forced) if s["sampler"].get("store") == "reuse_last" else ceiling(forced)
+    forwards = len(forced) + (s["sampler"].get("store") != "reuse_last")
+    return [forwards / (forwards - skipped) for skipped in range(forced.count(False) + 1)]
+
+
+def idle_dial(s: Settings, made: Mapping[str, Any], traced: Mapping[str, Any] | None) -> str | None:
+    """Says so where the dial of a finished run, with its scores.json and trace.json, decided nothing; else None."""
+    dial = next((key for key in DIALS if key in s["method"]), None)
+    if dial is None:
+        return None
+    forced = parse_schedule(s["schedule"], len(s["sampler"]["steps"]))
+    setting, share = f"{label(s)}: {dial}={number(s['dial'])}", made["compute_fraction"]
+    if all(forced):
+        return f"{setting} had nothing to decide, schedule={s['schedule']} forces every step"
+    if share >= 1 - 1e-9:
+        what = "every step was computed in full, as in the reference"
+    elif share <= sum(forced) / len(forced) + 1e-9:
+        what = "every step but the F ones was skipped"
+    else:
+        return None
+    values = list(_numbers([chunk["indicator"] for v in (traced or {}).get("videos", []) for chunk in v["chunks"]]))
+    seen = f"; it was compared with values from {min(values):.3g} to {max(values):.3g}" if values else ""
+    return f"{setting} changed no decision: {what}{seen}"
+
+
+def _numbers(value: Any) -> Iterator[float]:
+    """The numbers in nested lists."""
+    if isinstance(value, list):
+        for item in value:
+            yield from _numbers(item)
+    elif value is not None:
+        yield value
 
 
 def check_size(s: Settings, shape: Sequence[int], reference: Folder) -> None:

@@ -178,9 +178,9 @@ def _rescale(s: Settings) -> dict[str, Any]:
     if choice == "file" and fit is not None:
         name = str(fit.get("name", name))
     own = choice == "auto" and (fit is None or Path(fit["path"]).parent != shipped)
-    numbers = None if fit is None else {key: fit[key] for key in ("coefficients", "domain")}
-    degree = request.get("degree")
-    return {"name": name, "used": fit, "probe": probe, "signed": {"auto": wanted, "degree": degree} if own else numbers}
+    numbers = None if fit is None else {key: fit.get(key) for key in ("coefficients", "domain", "steps")}
+    signed = {"auto": wanted, **fits.asked_of(request)} if own else numbers
+    return {"name": name, "used": fit, "probe": probe, "signed": signed}
 
 
 def _unused(name: str) -> dict[str, Any]:

@@ -159,13 +159,15 @@ def table(rows: Iterable[Mapping[str, Any]]) -> None:
     told = [key for key in TELLING if len({row[key] for row in rows if row[key] is not None}) > 1]
     made = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
     made.add_column("run", no_wrap=True)
-    for title in (*told, "compute", "forward", "ceiling", "speedup", "LPIPS ↓", "SSIM ↑", "PSNR ↑", "signature"):
+    costs, quality = ("compute", "forward", "ceiling", "speedup", "method MB"), ("LPIPS ↓", "SSIM ↑", "PSNR ↑")
+    for title in (*told, *costs, *quality, "signature"):
         made.add_column(title, justify="right")
     for row in rows:
         is_reference = row["signature"] == row["reference"]
         cells = ["-" if row[key] is None else str(row[key]) for key in told]
         cells += [f"{row['compute_fraction']:.3f}", f"{row['forward_fraction']:.3f}", f"{row['ceiling']:.2f}x"]
-        cells += [_cell(row, "speedup", "{:.2f}x"), _cell(row, "lpips", "{:.4f}"), _cell(row, "ssim", "{:.4f}")]
+        cells += [_cell(row, "speedup", "{:.2f}x"), f"{row['method_bytes'] / 1e6:.2f}"]
+        cells += [_cell(row, "lpips", "{:.4f}"), _cell(row, "ssim", "{:.4f}")]
         made.add_row(
             row["label"] + (" (ref)" if is_reference else ""), *cells, _cell(row, "psnr", "{:.2f}"), row["signature"]
         )

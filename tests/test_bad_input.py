@@ -5,9 +5,11 @@ import json
 
 import pytest
 import torch
-from command import fastcache, runs
+import yaml
+from command import QUICK, fastcache, runs
 
 from fastcache import make
+from fastcache.models.runner import BlockRunner
 from fastcache.models.tiny import build, tiny_config
 from fastcache.models.weights import save_weights
 
@@ -26,6 +28,15 @@ REFUSED = {
     "an unknown method option": ("method=motioncache +method.weight_nrm=max", "Did you mean weight_norm?"),
     "an unknown engine option": ("+engine.bits=4", "has no option bits"),
     "a bad method option": ("method=motioncache method.weight_norm=sum", "choose one of mean, max, max_rescale"),
+    "the interval of a method with a threshold": ("method=teacache interval=2", "its dial is thresh"),
+    "the threshold of a method with an interval": ("method=taylorseer thresh=0.1", "its dial is interval"),
+    "an interval below 1": ("method=taylorseer interval=0.5", "interval=0.5: expected a number, 1 or more"),
+    "an order too high": ("method=taylorseer method.max_order=4", "max_order=4 must be 0, 1, 2 or 3"),
+    "a negative order": ("method=taylorseer method.max_order=-1", "max_order=-1 must be 0, 1, 2 or 3"),
+    "an unknown scope": ("method=taylorseer method.scope=block", "choose one of module, stack"),
+    "groups of no frames": ("method=flowcache method.group_size=0", "group_size=0 must be a whole number"),
+    "a fit of too high a degree": ("method=teacache rescale=auto rescale.degree=7", "from 0 to 4"),
+    "a gate in words": ("method=teacache rescale=auto rescale.gate=soft", "true or false"),
     "a per-frame indicator": ("method=motioncache indicator=e0", "per-token indicator"),
     "wrong letter": ("method=reuse schedule=FxyF", "letter 'y'"),
     "wrong length": ("method=reuse schedule=FxF", "3 letters; the sampler takes 4 steps"),
@@ -204,3 +215,82 @@ def test_a_reference_whose_frames_turn_out_to_be_of_another_size(capsys, tmp_pat
     assert runs(out) == [name]
     (failed,) = out.glob("reuse-*/failed.json")
     assert "videos of [6, 8, 8, 3]" in json.loads(failed.read_text())["error"]
+
+
+def fit_for(*words, **change):
+    """A saved fit made on the settings of a command, with some of its keys changed."""
+    from fastcache import config, fits
+    from fastcache.settings import resolve, wanted_fit
+
+    (job,) = config.plan([*(word for word in QUICK if not word.startswith("rescale")), *words]).jobs
+    samples = [{"x": x, "y": x / 2} for x in (0.1, 0.5, 0.9)]
+    return fits.make_fit(samples, 1, wanted_fit(resolve(*job)), gate=False) | change
+
+
+FITS = {
+    "no fit at all": ("words", "is not a saved fit"),
+    "no YAML": ("a: [1,", "cannot be read"),
+    "of the wrong degree": ({"degree": 3}, "degree 3 needs 4 coefficients, not 2"),
+    "with NaN": ({"coefficients": [float("nan"), 0.0]}, "is not a list of finite numbers"),
+    "with a range upside down": ({"domain": [2.0, 1.0]}, "is not a pair [low, high]"),
+}
+
+
+@pytest.mark.parametrize(("content", "says"), FITS.values(), ids=FITS.keys())
+def test_a_fit_that_is_none(content, says, capsys, tmp_path):
+    path = tmp_path / "fit.yaml"
+    path.write_text(content if isinstance(content, str) else yaml.safe_dump(fit_for("method=teacache", **content)))
+    message = refused(capsys, tmp_path / "out", "method=teacache", f"rescale={path}")
+    assert says in message and "fit.yaml" in message
+
+
+@pytest.mark.parametrize(("words", "says"), [
+    (["sampler.renoise=shared"], "sampler.renoise fresh there, shared here"),
+    (["sampler=euler"], "sampler._target_"), (["indicator=e0"], "indicator modulated_input there, e0 here"),
+    (["model.layers=3"], "weights"),
+], ids=str)  # fmt: skip
+def test_a_fit_for_something_else_is_refused_with_the_keys_that_differ(words, says, capsys, tmp_path):
+    path = tmp_path / "fit.yaml"
+    path.write_text(yaml.safe_dump(fit_for("method=teacache")))
+    assert says in refused(capsys, tmp_path / "out", "method=teacache", f"rescale={path}", *words)
+    assert fastcache("method=teacache", f"rescale={path}", "dry=true", f"outputs={tmp_path / 'out'}") == 0
+
+
+def test_a_probe_without_prompts(capsys, tmp_path):
+    from fastcache import api, calibrate
+    from fastcache.errors import UserError
+    from fastcache.sampler import FewStep
+
+    model = api.load_model("toy")
+    with pytest.raises(UserError, match="no prompts"):
+        calibrate.probe(model, FewStep(frames_per_chunk=model.frames_per_chunk), [], 3)
+    empty = tmp_path / "empty.txt"
+    empty.write_text("\n")
+    assert calibrate.main(["model=toy", f"prompts={empty}", f"outputs={tmp_path / 'out'}"]) == 1
+    assert "is empty" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("indicator", ["modulated_input", "e0"])
+def test_flowcache_takes_either_indicator(indicator, tmp_path):
+    assert fastcache("method=flowcache", f"indicator={indicator}", "num_videos=1", f"outputs={tmp_path}") == 0
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+@pytest.mark.parametrize("method", ["teacache", "flowcache", "motioncache"])
+def test_a_value_that_is_not_finite_is_counted_in_the_scores_and_warned_of_once(
+    method, bad, capsys, tmp_path, monkeypatch
+):
+    healthy = BlockRunner.modulated_input
+
+    def broken(self):
+        value = healthy(self).clone()
+        value[0, 1, 2] = bad
+        return value
+
+    monkeypatch.setattr(BlockRunner, "modulated_input", broken)
+    assert fastcache(f"method={method}", "thresh=9", f"outputs={tmp_path}") == 0
+    assert capsys.readouterr().out.count("is not finite") == 1
+    (path,) = tmp_path.glob(f"{method}-*/scores.json")
+    scores = json.loads(path.read_text())
+    assert scores["compute_fraction"] == 1.0
+    assert scores["nonfinite_events"] == 2 * 2 * 2  # videos, chunks, the two x of FxxF

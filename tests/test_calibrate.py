@@ -46,11 +46,13 @@ def test_smoother_samplers_change_less(model):
 
 
 def test_the_command_writes_the_fit_of_its_samples_and_finds_it_again(tmp_path, capsys, monkeypatch):
-    command = [*SMALL, f"outputs={tmp_path}", "sampler=few_step", "rescale.degree=1"]
+    command = [*SMALL, f"outputs={tmp_path}", "sampler=few_step", "rescale.degree=1", "rescale.gate=false"]
     assert calibrate.main(command) == 0
     path = only_fit(tmp_path)
     assert str(path) in capsys.readouterr().out.replace("\n", "")
+    assert path.with_suffix(".png").read_bytes().startswith(b"\x89PNG")
     fit, samples = fits.load_fit(path), fits.load_samples(path)
+    assert {"x", "y", "frames", "tokens", "norm_ratio", "cosine", "prompt"} <= samples[0].keys()
     assert fit["n"] == len(samples) == 2 * 2 * 3
     x, y = ([s[key] for s in samples] for key in "xy")
     assert fit["coefficients"] == pytest.approx(list(np.polyfit(x, y, 1)))

@@ -37,7 +37,7 @@ def test_every_choice_composes(group, name):
 def test_every_method_builds_from_its_yaml(name):
     method = settings(f"method={name}")["method"]
     built = build(method)
-    assert built.config()["name"] == name
+    assert built.config()["name"] == name.removesuffix("_paper")
     assert (built.dial is None) == (not {"thresh", "interval"} & method.keys())
 
 

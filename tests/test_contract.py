@@ -23,7 +23,8 @@ FLOORS = {toy.FxxF: 0.5, toy.FFxx: 0.5, toy.Fxxx: 0.25}
 
 def load(name: str, **options):
     """The YAML of a method; top-level keys are overridden where it declares them."""
-    config = OmegaConf.merge({"indicator": "modulated_input"}, OmegaConf.load(CONF / f"{name}.yaml"))
+    around = {"indicator": "modulated_input", "sampler": {"frames_per_chunk": toy.GRID.frames}}
+    config = OmegaConf.merge(around, OmegaConf.load(CONF / f"{name}.yaml"))
     return OmegaConf.merge(config, options)
 
 
@@ -45,7 +46,9 @@ def reference():
 
 
 def test_every_seed_row_is_there():
-    assert {"none", "euler", "reuse", "teacache", "motioncache"} <= set(NAMES)
+    assert {"none", "euler", "reuse", "calibrate"} <= set(NAMES)
+    for name in ("teacache", "flowcache", "taylorseer", "motioncache"):
+        assert {name, f"{name}_paper"} <= set(NAMES)
     assert {build(name).name for name in NAMES} >= {"none", "euler"}
 
 
@@ -200,19 +203,20 @@ def test_config_tells_fits_apart(name):
     assert one.config() != two.config() != kind().config()
 
 
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
 @pytest.mark.parametrize("name", ADAPTIVE)
-def test_a_non_finite_indicator_computes_in_full_counts_and_warns_once(name, monkeypatch, reference):
+def test_a_non_finite_indicator_computes_in_full_counts_and_warns_once(name, bad, monkeypatch, reference):
     healthy = toy.ToyRunner.modulated_input
 
     def broken(self):
         indicator = healthy(self)
         if self.e0[0, 0, 0, 0] == toy.ToyModel().e0(toy.SIGMAS[1])[0, 0, 0, 0]:
             indicator = indicator.clone()
-            indicator[0, 4, 2] = float("nan")
+            indicator[0, 4, 2] = bad
         return indicator
 
     monkeypatch.setattr(toy.ToyRunner, "modulated_input", broken)
-    method = build(name, thresh=1e9)
+    method = build(name, thresh=1e9, indicator="modulated_input")
     with pytest.warns(RuntimeWarning, match="not finite") as caught:
         _, fractions = toy.rollout(method, toy.Fxxx)
     assert [row[1] for row in fractions] == [1.0, 1.0, 1.0]
@@ -260,6 +264,26 @@ def test_one_decision_a_step_and_the_memory_of_the_state(name):
     if toy.mean(fractions) < 1:
         assert method.memory_bytes() >= residual
     if name in ("none", "euler"):
-        assert method.memory_bytes() == 0
+        assert method.memory_bytes() == method.estimate_bytes(toy.GRID.tokens * toy.WIDTH, 2, 4) == 0
+    elif toy.mean(fractions) < 1:
+        estimate = method.estimate_bytes(toy.GRID.tokens * toy.WIDTH, 2, 4)
+        assert 0.5 * estimate <= method.memory_bytes() <= 2 * estimate
     method.begin_video()
     assert method.memory_bytes() == 0
+
+
+PAPERS = {
+    "teacache_paper": {"indicator": "e0"},
+    "flowcache_paper": {"group_size": toy.GRID.frames},
+    "motioncache_paper": {"distance": "chunk", "frame0": "same_step", "weight_norm": "max_rescale", "weight_floor": 0.6,
+                          "temporal_consistency": True},
+    "taylorseer_paper": {},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", PAPERS)
+def test_a_papers_preset_is_the_method_with_its_papers_options(name):
+    plain, paper = (build(n).config() for n in (name.removesuffix("_paper"), name))
+    assert {key: value for key, value in paper.items() if plain[key] != value} == PAPERS[name]
+    assert load(name).get("schedule") == {"teacache_paper": "FxxF", "flowcache_paper": "FxxF",
+                                          "taylorseer_paper": "Fxxx"}.get(name)  # fmt: skip

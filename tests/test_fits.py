@@ -25,7 +25,7 @@ def folders(tmp_path):
 
 
 def save(folder, on=ON, degree=2):
-    path = fits.fit_path(folder, on, degree)
+    path = fits.fit_path(folder, on, fits.asked_of({"degree": degree}))
     fits.save_fit(fits.make_fit(SAMPLES, degree, on), SAMPLES, path)
     return path
 
@@ -35,7 +35,8 @@ def test_a_polynomial_is_found_again_and_its_quality_told():
     assert fit["coefficients"] == pytest.approx([0.1, 0.5, 0.2])
     assert (fit["degree"], fit["n"], fit["domain"]) == (2, 4, [0.3, 1.4])
     assert fit["r2"] == pytest.approx(1.0)
-    poor = fits.make_fit([{"x": x, "y": y} for x, y in zip((1, 2, 3, 4), (1, -1, -1, 1), strict=True)], 1, ON)
+    waves = [{"x": x, "y": y} for x, y in zip((1, 2, 3, 4), (1, -1, -1, 1), strict=True)]
+    poor = fits.make_fit(waves, 1, ON, gate=False)
     assert poor["r2"] == pytest.approx(0.0, abs=1e-12)
     assert fits.make_fit([{"x": 1.0, "y": 0.4}, {"x": 2.0, "y": 0.4}], 1, ON)["r2"] is None
 
@@ -44,7 +45,7 @@ def test_a_polynomial_is_found_again_and_its_quality_told():
 def test_coefficients_are_numpy_polyfits(degree):
     rng = np.random.default_rng(0)
     x, y = rng.uniform(0.2, 1.5, 40), rng.uniform(0, 1, 40)
-    fit = fits.make_fit([{"x": a, "y": b} for a, b in zip(x, y, strict=True)], degree, ON)
+    fit = fits.make_fit([{"x": a, "y": b} for a, b in zip(x, y, strict=True)], degree, ON, gate=False)
     assert fit["coefficients"] == pytest.approx(list(np.polyfit(x, y, degree)))
     rescale = Rescale(fit["coefficients"], fit["domain"], clamp=False)
     assert rescale(0.7) == pytest.approx(np.polyval(np.polyfit(x, y, degree), 0.7))
@@ -53,8 +54,26 @@ def test_coefficients_are_numpy_polyfits(degree):
 def test_the_degree_falls_where_there_are_too_few_distances():
     two = [{"x": x, "y": y} for x, y in ((0.5, 0.1), (0.5, 0.3), (0.8, 0.6))]
     fit = fits.make_fit(two, 4, ON)
-    assert (fit["degree"], fit["degree_asked"]) == (1, 4)
+    assert (fit["degree"], fit["asked"]["degree"]) == (1, 4)
     assert np.polyval(fit["coefficients"], [0.5, 0.8]) == pytest.approx([0.2, 0.6])
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        {"degree": 5},
+        {"degree": -1},
+        {"degree": 1.5},
+        {"degree": True},
+        {"degree": "two"},
+        {"gate": "maybe"},
+        {"gate": None},
+    ],
+    ids=str,
+)
+def test_a_form_that_no_fit_can_have_is_refused(request_):
+    with pytest.raises(UserError, match=next(iter(request_))):
+        fits.asked_of(request_)
 
 
 @pytest.mark.parametrize("samples", [[], [{"x": 1.0, "y": float("nan")}], [{"x": float("inf"), "y": 1.0}]])
@@ -91,7 +110,9 @@ def test_auto_takes_the_shipped_fit_whatever_its_frames_and_prompts(folders):
 def test_auto_probes_where_the_shipped_fit_is_for_something_else(folders, change):
     save(folders[0])
     assert fits.resolve_rescale({"name": "auto", "degree": 2}, ON | change, *folders) == (None, True)
-    with pytest.raises(UserError, match=next(iter(change))):
+    ((key, value),) = change.items()
+    said = "sampler.renoise fresh there, shared here" if key == "sampler" else f"{key} {ON[key]} there, {value} here"
+    with pytest.raises(UserError, match=said):
         fits.check_match(fits.make_fit(SAMPLES, 2, ON), ON | change)
 
 
@@ -102,10 +123,11 @@ def test_auto_reuses_its_own_fit_only_for_exactly_the_same_probe(folders, change
     assert fits.resolve_rescale(auto, ON, *folders).fit["n"] == 4
     assert fits.resolve_rescale(auto, ON | change, *folders).needs_probe
     assert fits.resolve_rescale(auto | {"degree": 1}, ON, *folders).needs_probe
+    assert fits.resolve_rescale(auto | {"gate": False}, ON, *folders).needs_probe
 
 
 def test_auto_does_not_probe_again_where_the_degree_had_to_fall(folders):
-    path = fits.fit_path(folders[1], ON, 2)
+    path = fits.fit_path(folders[1], ON, fits.asked_of({"degree": 2}))
     two = SAMPLES[:2]
     fits.save_fit(fits.make_fit(two, 2, ON), two, path)
     assert fits.resolve_rescale({"name": "auto", "degree": 2}, ON, *folders).fit["degree"] == 1
@@ -134,6 +156,12 @@ def test_a_fit_for_another_sampler_is_refused_by_name_and_by_file(folders):
         {"domain": [1.0, 0.0]},
         {"domain": None},
         {"fitted_on": "tiny"},
+        {"degree": 4},
+        {"coefficients": []},
+        {"steps": [{"step": 1, "coefficients": [float("inf")], "domain": [0.0, 1.0]}]},
+        {"steps": [{"step": 1}]},
+        {"steps": 2},
+        {"steps": [{"step": 1, "coefficients": [0.1], "domain": [1.0, 0.0]}]},
     ],
     ids=str,
 )

@@ -133,6 +133,7 @@ def test_memory_of_the_scopes():
         toy.rollout(method, toy.FFFF)
         features = 6 if scope == "module" else 1  # two blocks of three modules
         assert method.memory_bytes() == features * (order + 1) * tensor
+        assert method.memory_bytes() == method.estimate_bytes(toy.GRID.tokens * toy.WIDTH, 2, 4)
 
 
 def test_half_precision_features_keep_float32_differences():

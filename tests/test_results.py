@@ -32,7 +32,7 @@ BASE = ("method=motioncache", "thresh=0.3")
     "word",
     ["seed=1", "frames=6", "num_videos=2", "prompt=a red circle stays", "prompts=eval", "schedule=Fxxx", "thresh=0.2",
      "method=teacache", "method.weight_norm=max", "indicator=e0", "dtype=bfloat16", "sampler.renoise=shared",
-     "sampler=euler", "sampler.store=reuse_last", "model.layers=3", "+engine.debug=true"],
+     "sampler=euler", "sampler.store=reuse_last", "model.layers=3", "engine.debug=true"],
 )  # fmt: skip
 def test_what_can_change_a_pixel_changes_the_signature(word):
     words = [w for w in BASE if w.partition("=")[0] != word.partition("=")[0]]
@@ -92,7 +92,9 @@ def test_auto_keeps_its_name_when_its_fit_has_been_made(tmp_path):
     assert before["rescale"]["probe"]
     wanted = before["rescale"]["signed"]["auto"]
     samples = [{"x": x, "y": x / 2} for x in (0.1, 0.5, 0.9)]
-    fits.save_fit(fits.make_fit(samples, 2, wanted), samples, fits.fit_path(tmp_path / "fits", wanted, 2))
+    asked = fits.asked_of(before["rescale"]["signed"])
+    made = fits.make_fit(samples, fitted_on=wanted, **asked)
+    fits.save_fit(made, samples, fits.fit_path(tmp_path / "fits", wanted, asked))
     after = settings(*words)
     assert not after["rescale"]["probe"]
     assert after["rescale"]["used"]["coefficients"] == pytest.approx([0, 0.5, 0], abs=1e-9)

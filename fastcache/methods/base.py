@@ -77,6 +77,10 @@ class CacheMethod:
         storages = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in _tensors(vars(self))}
         return sum(storages.values())
 
+    def estimate_bytes(self, numbers: int, blocks: int, item: int) -> int:
+        """What memory_bytes() will come to at most, about: ``numbers`` in a tensor [L, C], ``item`` bytes each."""
+        return numbers * item  # the residual
+
     def full(self, step: Step, run: Runner) -> StepResult:
         """Compute every block on every token and keep the residual for later steps."""
         out = run.full()
@@ -135,9 +139,12 @@ class AdaptiveMethod(CacheMethod):
         super().begin_chunk(chunk_idx)
         self.reference: Tensor | None = None
 
-    def expected(self, distance: float) -> float:
-        """A distance as expected relative error of reuse; unchanged where there is no fit."""
-        return distance if self.rescale is None else self.rescale(distance)
+    def estimate_bytes(self, numbers: int, blocks: int, item: int) -> int:
+        return numbers * item * (2 if self.indicator == "modulated_input" else 1)  # the residual, the indicator
+
+    def expected(self, distance: float, step: Step) -> float:
+        """A distance as expected relative error of reuse at this step; unchanged where there is no fit."""
+        return distance if self.rescale is None else self.rescale(distance, step.step_idx)
 
 
 def read_indicator(kind: str, step: Step, run: Runner) -> Tensor:

@@ -42,7 +42,7 @@ class FlowCache(AdaptiveMethod):
         if step.forced_full or self.residual is None or not self.references:
             self.note(None)
             return self._full(step, run, groups)
-        changes = (self.expected(rel_l1(now, then)) for now, then in zip(groups, self.references, strict=True))
+        changes = (self.expected(rel_l1(now, then), step) for now, then in zip(groups, self.references, strict=True))
         scores = [score + change for score, change in zip(self.scores, changes, strict=True)]
         self.note(*scores)
         if not all(math.isfinite(score) for score in scores):

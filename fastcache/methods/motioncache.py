@@ -66,7 +66,7 @@ class MotionCache(AdaptiveMethod):
         if step.forced_full or former is None or self.residual is None:
             self.note(None)
             return self._full(step, run)
-        score = self.score + self._change(current, former) * self.weights
+        score = self.score + self._change(current, former, step) * self.weights
         mean = float(score.mean().item())
         self.note(mean)
         if not math.isfinite(mean):
@@ -88,12 +88,12 @@ class MotionCache(AdaptiveMethod):
         self.last_frames[step.step_idx] = out[:, -step.grid.tokens_per_frame :].clone()
         return result
 
-    def _change(self, current: Tensor, former: Tensor) -> Tensor:
+    def _change(self, current: Tensor, former: Tensor, step: Step) -> Tensor:
         """Distance of each token [L], or of the chunk [], in units of expected reuse error where there is a fit."""
         if self.distance == "chunk":
-            return torch.tensor(self.expected(rel_l1(current, former)), device=current.device)
+            return torch.tensor(self.expected(rel_l1(current, former), step), device=current.device)
         change = rel_l1_per_token(current, former)
-        return change if self.rescale is None else self.rescale.per_token(change)
+        return change if self.rescale is None else self.rescale.per_token(change, step.step_idx)
 
     def _select(self, score: Tensor, grid: Grid) -> tuple[Tensor, Tensor]:
         """Tokens to recompute (int64, ascending) and the scores after it."""

@@ -13,6 +13,9 @@ class NoCache(CacheMethod):
 
     name: ClassVar[str] = "none"
 
+    def estimate_bytes(self, numbers: int, blocks: int, item: int) -> int:
+        return 0
+
     def step(self, step: Step, run: Runner) -> StepResult:
         self.note(None)
         return StepResult(run.full(), 1.0)

@@ -42,6 +42,10 @@ class TaylorSeer(CacheMethod):
         choice(self, "time", ("index", "sigma"))
         choice(self, "scope", ("module", "stack"))
 
+    def estimate_bytes(self, numbers: int, blocks: int, item: int) -> int:
+        features = 3 * blocks if self.scope == "module" else 1
+        return features * numbers * (item + 4 * self.max_order)
+
     def begin_video(self) -> None:
         self.phase = 0.0
         super().begin_video()  # takes one turn of the interval's pattern, as the original does

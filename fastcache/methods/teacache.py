@@ -44,7 +44,7 @@ class TeaCache(AdaptiveMethod):
         """The running score with this step's distance; infinite where the step must be computed."""
         if step.forced_full or self.residual is None or self.reference is None:
             return math.inf
-        score = self.score + self.expected(rel_l1(current, self.reference))
+        score = self.score + self.expected(rel_l1(current, self.reference), step)
         if math.isfinite(score):
             return score
         self.nonfinite("the distance between indicators")
