@@ -44,7 +44,7 @@ def ship(run: Path, name: str = "tiny_t2v", prompts: int = 64) -> Path:
     recipe = Recipe(**state["recipe"])
     weights = tiny.WEIGHTS / f"{name}.safetensors"
     tiny.WEIGHTS.mkdir(exist_ok=True)
-    told = {"config": tiny.tiny_config().to_dict(), "recipe": asdict(recipe), "iterations": state["iteration"]}
+    told = {"config": tiny.tiny_config().to_dict(), "recipe": settings(recipe), "iterations": state["iteration"]}
     save_weights(state["average"], weights, torch.float16, told)
     model = tiny.load(weights, name=name)
     model.dit.set_kv_engines(lambda branch: VanillaKVCacheEngine())
@@ -58,6 +58,11 @@ def ship(run: Path, name: str = "tiny_t2v", prompts: int = 64) -> Path:
     remarks = notes.read_text() if notes.is_file() else ""
     card.write_text(write_card(model, recipe, state, found, steps, prompts, remarks))
     return card
+
+
+def settings(recipe: Recipe) -> dict:
+    """What shaped the training; where its files lay did not."""
+    return {key: value for key, value in asdict(recipe).items() if key != "out"}
 
 
 def draw_curve(curve: list[list[float]], path: Path) -> None:
@@ -127,7 +132,7 @@ def write_card(
         threads=recipe.threads,
         iterations=state["iteration"],
         seed=recipe.seed,
-        recipe=json.dumps(asdict(recipe)),
+        recipe=json.dumps(settings(recipe)),
         levels=", ".join(f"{s:.4g} ({o:.0%})" for s, o in zip(SIGMAS.tolist(), SIGMA_ODDS.tolist(), strict=True)),
         prompts=prompts,
         quality=quality_table(found),
