@@ -39,7 +39,7 @@ REFUSED = {
     "a gate in words": ("method=teacache rescale=auto rescale.gate=soft", "true or false"),
     "a per-frame indicator": ("method=motioncache indicator=e0", "per-token indicator"),
     "wrong letter": ("method=reuse schedule=FxyF", "letter 'y'"),
-    "wrong length": ("method=reuse schedule=FxF", "3 letters; the sampler takes 4 steps"),
+    "wrong length": ("method=reuse schedule=FxF", "3 letters; expected 4"),
     "not starting with F": ("method=reuse schedule=xFFF", "must be F"),
     "negative threshold": ("method=teacache thresh=-0.1", "thresh=-0.1"),
     "threshold not a number": ("method=teacache thresh=nan", "thresh=nan"),

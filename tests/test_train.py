@@ -61,7 +61,7 @@ def test_latents_are_pixels_in_another_basis() -> None:
 def test_batches_are_addressed_and_weighted() -> None:
     a, b = (make_batch(np.random.default_rng(3), 2, 2) for _ in range(2))
     assert torch.equal(a.latents, b.latents) and a.latents.shape == (2, 6, 12, 16, 16)
-    assert float(a.weight.mean()) == pytest.approx(1, abs=1e-5) and float(a.weight.max() / a.weight.min()) > 3
+    assert float(a.weight.mean()) == pytest.approx(1, abs=1e-5) and float(a.weight.max() / a.weight.min()) > 2.5
 
 
 @pytest.mark.parametrize("renoise", [False, True])

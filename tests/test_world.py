@@ -71,6 +71,17 @@ def test_what_is_said_is_kept_and_the_rest_follows_the_seed() -> None:
         assert (settled.ground_color, settled.texture) == ("green", "stripes")
 
 
+@pytest.mark.parametrize(
+    ("direction", "axis", "sign"), [("left", 0, -1), ("right", 0, 1), ("up", 1, -1), ("down", 1, 1)]
+)
+def test_a_sprite_is_seen_to_move_as_told(direction: str, axis: int, sign: int) -> None:
+    """Where the place is left open, a slow sprite goes the stated way from the first frame to the last."""
+    read = words.read_prompt(f"a slow red circle moves {direction}, a blue square stays")
+    for seed in range(20):
+        track = scene.settle(read, np.random.default_rng(seed)).sprites[0].track(np.arange(scene.FRAMES))
+        assert (sign * np.diff(track[:, axis]) > 0).all()
+
+
 def test_a_track_bounces_inside_the_frame() -> None:
     track = scene.Sprite("red", "circle", (20.0, 10.0), (1.5, 0.0)).track(np.arange(100))
     low, high = scene.RADIUS, scene.RADIUS + scene.SPAN

@@ -46,7 +46,7 @@ def settle(words: PromptWords, rng: np.random.Generator, tries: int = 24) -> Sce
     heading = np.array([DIRECTIONS[d] for d in directions], float)
     speed = np.stack([_speeds(sprite, rng, tries) for sprite in words.sprites], 1)
     velocity = heading[None] * speed[:, :, None]
-    start = np.stack([_starts(sprite, rng, tries) for sprite in words.sprites], 1)
+    start = np.stack([_starts(sprite, heading[i], rng, tries) for i, sprite in enumerate(words.sprites)], 1)
     track = bounce(start[:, :, None] + velocity[:, :, None] * np.arange(FRAMES)[:, None])  # [tries, sprites, T, 2]
     gap = np.full(tries, np.inf)
     for a in range(count):
@@ -68,8 +68,10 @@ def _speeds(sprite: SpriteWords, rng: np.random.Generator, tries: int) -> np.nda
     return rng.choice(list(SPEEDS.values()), tries)
 
 
-def _starts(sprite: SpriteWords, rng: np.random.Generator, tries: int) -> np.ndarray:
-    cell = rng.integers(0, 3, (tries, 2)) if sprite.place is None else np.array(PLACES[sprite.place])
+def _starts(sprite: SpriteWords, heading: np.ndarray, rng: np.random.Generator, tries: int) -> np.ndarray:
+    """In the stated third of the frame both ways; unstated, where there is room to move as told before a bounce."""
+    roomy = np.where(heading > 0, 0, np.where(heading < 0, 2, rng.integers(0, 3, (tries, 2))))
+    cell = roomy if sprite.place is None else np.array(PLACES[sprite.place])
     return RADIUS + SPAN * (cell + rng.random((tries, 2))) / 3
 
 
