@@ -1,5 +1,6 @@
 """Drives the command line inside the test process: a subprocess would import torch each time."""
 
+import json
 from pathlib import Path
 
 from fastcache.run import main
@@ -16,3 +17,24 @@ def fastcache(*words: str) -> int:
 def runs(outputs: Path) -> list[str]:
     """Names of the run folders under ``outputs`` that look finished."""
     return sorted(path.parent.name for path in outputs.glob("*/done.json"))
+
+
+def read(path):
+    """Strict JSON: NaN and Infinity are no JSON."""
+
+    def refuse(name):
+        raise AssertionError(f"{name} in {path}")
+
+    return json.loads(Path(path).read_text(), parse_constant=refuse)
+
+
+def only(out, pattern):
+    (path,) = out.glob(pattern)
+    return path
+
+
+def times(folder):
+    """When each file was last written; the lock is taken anew each time."""
+    return {
+        str(p.relative_to(folder)): p.stat().st_mtime_ns for p in folder.rglob("*") if p.is_file() and p.name != ".lock"
+    }

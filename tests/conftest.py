@@ -46,3 +46,11 @@ def golden(request):
     from golden_files import Golden
 
     return Golden(request.config.getoption("--golden"))
+
+
+@pytest.fixture
+def out(tmp_path, monkeypatch):
+    """An empty outputs folder; the working directory beside it must stay empty."""
+    monkeypatch.chdir(tmp_path)
+    yield tmp_path / "out"
+    assert [path.name for path in tmp_path.iterdir()] in ([], ["out"])

@@ -1,23 +1,19 @@
 """Whole runs on the toy model: what is on disk afterwards, and what is not done twice."""
 
-import io
-import json
 import os
 import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
-from types import SimpleNamespace
 
 import av
 import numpy as np
 import pytest
-from command import QUICK, fastcache, runs
+from command import QUICK, fastcache, only, read, runs, times
 from PIL import Image
-from rich.console import Console
 
-from fastcache import api, make, terminal
+from fastcache import api, make
 from fastcache.methods.reuse import DirectReuse
 
 SCORES = [
@@ -27,35 +23,6 @@ SCORES = [
     "overhead_fraction", "flops_fraction", "kv_bytes", "method_bytes", "peak_bytes", "nonfinite_events",
     "per_video", "protocol",
 ]  # fmt: skip
-
-
-@pytest.fixture
-def out(tmp_path, monkeypatch):
-    """An empty outputs folder; the working directory beside it must stay empty."""
-    monkeypatch.chdir(tmp_path)
-    yield tmp_path / "out"
-    assert [path.name for path in tmp_path.iterdir()] in ([], ["out"])
-
-
-def read(path):
-    """Strict JSON: NaN and Infinity are no JSON."""
-
-    def refuse(name):
-        raise AssertionError(f"{name} in {path}")
-
-    return json.loads(Path(path).read_text(), parse_constant=refuse)
-
-
-def only(out, pattern):
-    (path,) = out.glob(pattern)
-    return path
-
-
-def times(folder):
-    """When each file was last written; the lock is taken anew each time."""
-    return {
-        str(p.relative_to(folder)): p.stat().st_mtime_ns for p in folder.rglob("*") if p.is_file() and p.name != ".lock"
-    }
 
 
 def test_a_run_leaves_everything_behind(out, capsys):
@@ -254,133 +221,3 @@ def test_a_single_run_that_failed_is_simply_tried_again(out, capsys, monkeypatch
         assert fastcache("method=reuse", f"outputs={out}") == 1
     assert "Traceback" not in capsys.readouterr().err
     assert fastcache("method=reuse", f"outputs={out}") == 0
-
-
-@pytest.mark.parametrize("method", ["teacache", "motioncache"])
-def test_a_threshold_of_zero_is_the_reference(out, method):
-    assert fastcache(f"method={method}", "thresh=0", f"outputs={out}", "metric=[psnr,ssim,lpips]") == 0
-    scores = read(only(out, f"{method}-0-FxxF-*") / "scores.json")
-    assert (scores["psnr"], scores["psnr_why"]) == (None, "identical")
-    assert (scores["ssim"], scores["lpips"], scores["compute_fraction"]) == (1.0, 0.0, 1.0)
-    assert [video["psnr_why"] for video in scores["per_video"]] == ["identical"] * 2
-
-
-def test_another_metric_scores_what_is_there(out, monkeypatch):
-    words = ("method=reuse", f"outputs={out}")
-    assert fastcache(*words, "metric=psnr") == 0
-    folder = only(out, "reuse-*")
-    first = read(folder / "scores.json")
-    assert (first["ssim"], first["ssim_why"].startswith("not asked for")) == (None, True)
-    videos = times(folder / "videos")
-    monkeypatch.setattr(make, "make_videos", None)
-    assert fastcache(*words, "metric=ssim") == 0
-    second = read(folder / "scores.json")
-    assert second["ssim"] is not None
-    assert second["psnr"] == first["psnr"]
-    assert second["per_video"][0]["per_chunk"]["psnr"] == first["per_video"][0]["per_chunk"]["psnr"]
-    assert {"psnr", "ssim"} <= second["protocol"]["metrics"].keys()
-    assert times(folder / "videos") == videos
-
-
-def test_another_reference_may_be_named(out):
-    assert fastcache("method=none", "seed=1", f"outputs={out}") == 0
-    floor = only(out, "none-*").name.rpartition("-")[2]
-    assert fastcache("method=reuse", f"reference={floor}", f"outputs={out}") == 0
-    scores = read(only(out, "reuse-*") / "scores.json")
-    assert scores["reference"] == floor
-    assert fastcache("method=reuse", f"outputs={out}") == 0
-    again = read(only(out, "reuse-*") / "scores.json")
-    assert again["reference"] != floor
-    assert again["psnr"] != scores["psnr"]
-
-
-def test_euler_is_scored_against_the_stock_sampler(out):
-    assert fastcache("method=euler", f"outputs={out}") == 0
-    scores = read(only(out, "euler-*") / "scores.json")
-    assert (scores["label"], scores["sampler"], scores["renoise"]) == ("euler", "euler", None)
-    assert scores["reference"] == only(out, "none-*").name.rpartition("-")[2]
-    assert read(only(out, "none-*") / "scores.json")["sampler"] == "few_step"
-    assert scores["psnr"] is not None
-
-
-def test_auto_probes_once_and_shares_the_fit(out, capsys):
-    words = ("method=teacache", "rescale=auto", f"outputs={out}", "num_videos=1")
-    assert fastcache(*words, "thresh=0.5") == 0
-    assert "probing 8 calibration prompts" in capsys.readouterr().out
-    assert fastcache(*words, "thresh=0.9", "seed=2") == 0
-    assert "probing" not in capsys.readouterr().out
-    (fit,) = (out / "fits").glob("*.yaml")
-    assert read(only(out, "teacache-0.9-*") / "scores.json")["rescale"] == "auto"
-    before = times(fit.parent)
-    assert fastcache(*words, "thresh=0.5") == 0
-    assert times(fit.parent) == before
-
-
-def test_offline_tracking_stays_in_the_folder(out):
-    assert fastcache("method=none", "tracking=offline", "num_videos=1", f"outputs={out}") == 0
-    folder = only(out, "none-*")
-    assert list((folder / "wandb").glob(f"offline-run-*-{folder.name.rpartition('-')[2]}/run-*.wandb"))
-
-
-def test_dry_says_everything_and_makes_nothing(out, capsys, monkeypatch):
-    monkeypatch.setattr(make, "get_model", None)
-    assert fastcache("method=motioncache", "thresh=0.3", "dry=true", f"outputs={out}") == 0
-    printed = capsys.readouterr().out
-    for word in ("signature", "ceiling", "1.67x", "memory", "K/V 0.1 MB", "reference", "does not exist yet"):
-        assert word in printed
-    assert not out.exists()
-    monkeypatch.undo()
-    assert fastcache("method=none", f"outputs={out}") == 0
-    capsys.readouterr()
-    assert fastcache("method=motioncache", "thresh=0.3", "dry=true", f"outputs={out}") == 0
-    assert "exists, finished" in capsys.readouterr().out
-    assert len(list(out.iterdir())) == 1
-
-
-def test_two_writers_of_one_folder(out, capsys):
-    from fastcache.results import locked
-
-    assert fastcache("method=reuse", f"outputs={out}") == 0
-    folder = only(out, "reuse-*")
-    with locked(folder / ".lock"):
-        assert fastcache("method=reuse", "force=true", f"outputs={out}") == 1
-    assert "is being written by process" in capsys.readouterr().err
-    assert not (folder / "failed.json").exists()
-    assert runs(out) == sorted([folder.name, only(out, "none-*").name])
-
-
-def test_no_metric_at_all(out):
-    assert fastcache("method=none", "metric=[]", "num_videos=1", f"outputs={out}") == 0
-    scores = read(only(out, "none-*") / "scores.json")
-    assert (scores["psnr"], scores["lpips"]) == (None, None)
-    assert scores["compute_fraction"] == 1.0
-
-
-def test_a_reference_of_more_videos_will_do(out):
-    assert fastcache("method=none", f"outputs={out}") == 0
-    more = only(out, "none-*").name.rpartition("-")[2]
-    assert fastcache("method=reuse", "num_videos=1", f"reference={more}", f"outputs={out}") == 0
-    assert read(only(out, "reuse-*") / "scores.json")["reference"] == more
-    assert len(list(out.glob("none-*"))) == 1
-
-
-def test_the_bar_shows_chunk_and_trace(monkeypatch):
-    screen = io.StringIO()
-    monkeypatch.setattr(
-        terminal, "console", lambda: Console(file=screen, force_terminal=True, width=120, color_system=None)
-    )
-    trace = SimpleNamespace(letters="FP", compute_fraction=0.7)
-    with terminal.Bar(3, 7, title="job 2  ") as bar:
-        bar.on_step(1)(4, trace)
-        bar.progress.refresh()
-    assert "job 2  video 2/3  chunk 5/7  trace FP    compute 0.70" in screen.getvalue()
-
-
-def test_the_table_tells_runs_of_one_label_apart(out, capsys):
-    assert fastcache("-m", "method=none", "seed=0,1", "num_videos=1", f"outputs={out}") == 0
-    lines = capsys.readouterr().out.splitlines()
-    (head,) = [line for line in lines if line.startswith("run  ")]
-    rows = [line.split() for line in lines if line.startswith("none FFFF (ref)")]
-    assert "seed" in head
-    assert sorted(row[3] for row in rows) == ["0", "1"]
-    assert {row[-1] for row in rows} == {name.rpartition("-")[2] for name in runs(out)}
