@@ -34,14 +34,14 @@ SAID = {
     "t2v": {"inputs": "a few plain words", "shown": ""},
     "i2v": {
         "inputs": "its first frame and a few plain words",
-        "shown": "Here the first frame is given and shows them too. The text encoder places the sprites where the picture "
-        "has them; the background's words are left out of a share of the texts.",
+        "shown": "Here the first frame is given and shows them too.\nThe text encoder places the sprites where the picture"
+        " has them; the background's words are left out of a share\nof the texts.",
     },
     "vace": {
         "inputs": "a control video and a few plain words",
-        "shown": "Here the control shows each sprite's silhouette in its colour; most training clips let sprites sway "
-        "about their ways, which no words tell, and the text says nothing of places and motion. Some controls end early. "
-        "Positions below are measured against the control, every second one with swaying sprites.",
+        "shown": "Here the control shows each sprite's silhouette in\nits colour; most training clips let sprites sway about"
+        " their ways, which no words tell, and the text says nothing\nof places and motion. Some controls end early."
+        " Positions below are measured against the control, every second\none with swaying sprites.",
     },
 }
 SHOWN = range(0, FRAMES, 2)
