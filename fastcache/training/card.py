@@ -30,19 +30,19 @@ from fastcache.world.scene import FRAMES, SIZE
 matplotlib.use("Agg")
 TEMPLATE = Path(__file__).with_name("card_template.md")
 SAMPLES = 8
-SAID = {
-    "t2v": {"inputs": "a few plain words", "shown": ""},
-    "i2v": {
-        "inputs": "its first frame and a few plain words",
-        "shown": "Here the first frame is given and shows them too.\nThe text encoder places the sprites where the picture"
-        " has them; the background's words are left out of a share\nof the texts.",
-    },
-    "vace": {
-        "inputs": "a control video and a few plain words",
-        "shown": "Here the control shows each sprite's silhouette in\nits colour; most training clips let sprites sway about"
-        " their ways, which no words tell, and the text says nothing\nof places and motion. Some controls end early."
-        " Positions below are measured against the control, every second\none with swaying sprites.",
-    },
+INPUTS = {
+    "t2v": "a few plain words",
+    "i2v": "its first frame and a few plain words",
+    "vace": "a control video and a few plain words",
+}
+SHOWS = {
+    "t2v": "",
+    "i2v": """Here the first frame is given and shows them too.
+The text encoder places the sprites where the picture has them; the background's words are left out of a share of the
+texts.""",
+    "vace": """Here the control shows each sprite's silhouette in its
+colour; most training clips let sprites sway about their ways, which no words tell, and the text says nothing of places
+and motion. Some controls end early. Positions below are measured against the control, every second one swaying.""",
 }
 SHOWN = range(0, FRAMES, 2)
 
@@ -167,7 +167,8 @@ def write_card(
         fewer_lists=", ".join(str(list(steps)) for steps in quality.FEWER.values()),
         renoise=f"{recipe.renoise:.0%}",
         notes=notes,
-        **SAID[recipe.layout],
+        inputs=INPUTS[recipe.layout],
+        shown=SHOWS[recipe.layout],
         kept=kept_line(model, prompts),
     )
 
