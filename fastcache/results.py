@@ -35,6 +35,7 @@ def signed(s: Settings) -> dict[str, Any]:
     payload["device"] = str(s["device"]).partition(":")[0]
     payload["weights"] = s["weights"] and s["weights"]["sha256"]
     payload["rescale"] = s["rescale"]["signed"]
+    payload |= {kind: s[kind]["sha256"] for kind in ("image", "control") if s.get(kind)}
     return _canonical(payload)
 
 

@@ -12,14 +12,14 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from fastcache import catalog, fits
+from fastcache import catalog, fits, shown
 from fastcache.errors import UserError
 from fastcache.schedule import parse_schedule
 
 Settings = dict[str, Any]
 """The whole resolved configuration of a run, ``config.yaml`` of its folder. Beyond conf/config.yaml's keys: choices
 (the option chosen in each group), dial (a number or None), prompts (a list of texts), weights (path and sha256),
-rescale (see _rescale)."""
+image and control (see shown.resolve), rescale (see _rescale)."""
 
 DTYPES = ("float32", "bfloat16", "float16")
 TRACKING = ("offline", "online", "disabled")
@@ -51,6 +51,8 @@ def resolve(cfg: DictConfig, choices: Mapping[str, str]) -> Settings:
     s["prompts"] = _prompts(s)
     s["num_videos"] = len(s["prompts"])
     s["weights"] = _weights(s)
+    for kind in shown.KINDS:
+        s[kind] = shown.resolve(kind, s[kind], s["num_videos"])
     s["rescale"] = _rescale(s)
     return s
 
