@@ -78,6 +78,22 @@ def test_damaged_files(tmp_path) -> None:
     assert "torch.save(" in said(tmp_path / "old.pt")
 
 
+def test_a_torch_file_too_large_to_map(tmp_path, monkeypatch) -> None:
+    def refuse(*args, **kwargs):
+        raise RuntimeError("unable to mmap 57000000000 bytes from file <x>: Cannot allocate memory (12)")
+
+    path = WRITERS["self_forcing"](tmp_path, "t2v")
+    monkeypatch.setattr(torch, "load", refuse)
+    message = said(path)
+    assert "larger than what this machine lets torch map" in message and "to=original" in message
+
+
+def test_numbers_of_an_unknown_kind(tmp_path) -> None:
+    header = json.dumps({"a": {"dtype": "U16", "shape": [2], "data_offsets": [0, 4]}}).encode()
+    (tmp_path / "a.safetensors").write_bytes(len(header).to_bytes(8, "little") + header + b"1234")
+    assert "holds U16 numbers" in said(tmp_path / "a.safetensors")
+
+
 def test_folders(tmp_path) -> None:
     assert "no such file or folder" in said(tmp_path / "nowhere")
     assert "holds no checkpoint" in said(tmp_path)

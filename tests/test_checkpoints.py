@@ -1,6 +1,8 @@
 """Every known writer's checkpoint becomes the same DiT, mapped from its files."""
 
 import gc
+import json
+import os
 import re
 import subprocess
 import sys
@@ -210,3 +212,26 @@ def test_tensors_that_no_model_reads_are_passed_over(tmp_path) -> None:
     extra = {"blocks.0.attn2.norm_added_q.weight": torch.ones(48), "rope.freqs_cos": torch.ones(2)}
     save_file({to_diffusers(n): t for n, t in state("t2v").items()} | extra, tmp_path / "old.safetensors")
     assert_holds(load_checkpoint(tmp_path / "old.safetensors", CONFIGS["t2v"]), state("t2v"))
+
+
+def test_a_file_larger_than_memory_is_mapped(tmp_path) -> None:
+    rows = 1 + os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") * 3 // 2 // 4_000_000
+    header = {"patch_embedding.weight": {"dtype": "F32", "shape": [rows, 1_000_000]}}
+    header["patch_embedding.weight"]["data_offsets"] = [0, rows * 4_000_000]
+    text = json.dumps(header).encode()
+    with (tmp_path / "huge.safetensors").open("wb") as file:
+        file.write(len(text).to_bytes(8, "little") + text)
+        file.truncate(8 + len(text) + rows * 4_000_000)  # a hole: it takes no room on the disk
+        file.seek(-4, os.SEEK_END)
+        file.write(b"\x00\x00\x80\x3f")
+    huge = read(tmp_path / "huge.safetensors").tensors["patch_embedding.weight"]
+    assert huge.shape == (rows, 1_000_000) and huge[-1, -1] == 1 and huge[0, 0] == 0
+
+
+def test_changing_a_mapped_parameter_leaves_the_file_alone(tmp_path) -> None:
+    for writer in ("wan_file", "self_forcing"):
+        path = WRITERS[writer](tmp_path, "t2v")
+        before = path.read_bytes()
+        dit = load_checkpoint(path, CONFIGS["t2v"])
+        dit.head.modulation.zero_()
+        assert path.read_bytes() == before

@@ -5,19 +5,16 @@ Known writers: Self-Forcing and Causal-Forcing (.pt: a dict of ``generator`` and
 """
 
 import json
-import pickle
-import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import torch
-from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from fastcache.checkpoints import names, sizes
 from fastcache.checkpoints.files import Files, find
+from fastcache.checkpoints.mapping import tensors_of
 from fastcache.errors import UserError
 
 PREFERRED = ("generator", "student", "net", "model", "transformer")
@@ -56,7 +53,7 @@ def read(path: str | Path, part: str = "auto") -> Checkpoint:
     metadata: dict[str, str] = {}
     stored: dict[str, Tensor] = {}
     for file in files.tensors:
-        found, told = _mapped(file)
+        found, told = tensors_of(file)
         if twice := next((name for name in found if name in stored), None):
             raise UserError(f"weights={path}: {twice} is in several of its files")
         stored |= found
@@ -109,57 +106,3 @@ def _config(file: Path) -> dict[str, Any]:
     if not isinstance(found, dict):
         raise UserError(f"{file} is no JSON object; expected the sizes of a transformer")
     return found
-
-
-def _mapped(file: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """Tensors and metadata of one file, told apart by its first bytes; suffixes are not relied on."""
-    try:
-        with file.open("rb") as opened:
-            start = opened.read(48)
-    except OSError as error:
-        raise UserError(f"weights={file} cannot be read: {error}") from None
-    if start.startswith(b"version https://git-lfs"):
-        raise UserError(f"weights={file} is a Git LFS pointer, not the weights; fetch them with: git lfs pull")
-    if start.startswith(b"PK"):
-        return _torch(file), {}
-    if start[8:9] == b"{":
-        return _safetensors(file)
-    if start.startswith(b"\x80"):
-        raise UserError(
-            f"weights={file} is a pickle of the kind torch wrote before 1.6, which cannot be mapped; save it again: "
-            "torch.save(torch.load(old, weights_only=True), new)"
-        )
-    raise UserError(f"weights={file} is neither safetensors nor a torch checkpoint; is the file complete?")
-
-
-def _safetensors(file: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
-    try:
-        with safe_open(file, framework="pt") as opened:
-            return {name: opened.get_tensor(name) for name in opened.keys()}, opened.metadata() or {}  # noqa: SIM118
-    except (SafetensorError, OSError, ValueError) as error:
-        raise UserError(f"weights={file} cannot be read as safetensors ({error}); is the file complete?") from None
-
-
-def _torch(file: Path) -> dict[str, Tensor]:
-    try:
-        content = torch.load(file, map_location="cpu", weights_only=True, mmap=True)
-    except pickle.UnpicklingError as error:
-        named = re.search(r"GLOBAL (\S+)|global (\S+)|Unsupported (\w+ \S+)", str(error))
-        what = next((text for text in named.groups() if text), "") if named else str(error).splitlines()[0]
-        raise UserError(
-            f"weights={file} needs more than tensors to be unpickled ({what.rstrip('.')}), which can run any code, so "
-            "it is refused; save the state dict alone in the program it came from: torch.save(model.state_dict(), new)"
-        ) from None
-    except (RuntimeError, OSError, EOFError, ValueError, KeyError) as error:
-        why = (str(error).splitlines() or [type(error).__name__])[0]
-        raise UserError(f"weights={file} cannot be read as a torch checkpoint ({why}); is the file complete?") from None
-    return dict(_flat(content, ""))
-
-
-def _flat(content: Any, prefix: str) -> Iterator[tuple[str, Tensor]]:
-    """Every tensor in nested dicts, its keys joined by dots."""
-    if isinstance(content, Tensor):
-        yield prefix.removesuffix("."), content
-    elif isinstance(content, Mapping):
-        for key, value in content.items():
-            yield from _flat(value, f"{prefix}{key}.")
