@@ -13,6 +13,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from fastcache import catalog, fits, shown
+from fastcache.checkpoints.hashing import checkpoint_hash
 from fastcache.errors import UserError
 from fastcache.schedule import parse_schedule
 
@@ -98,12 +99,6 @@ def label(s: Settings) -> str:
 def number(value: float) -> str:
     """A dial in as few digits as tell it: 0.3, 1, 0.05."""
     return f"{value:.12f}".rstrip("0").rstrip(".") if abs(value) < 1e15 else f"{value:g}"
-
-
-def sha256(path: Path) -> str:
-    """Hash of a file's bytes."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _whole(s: Settings, key: str, least: int) -> None:
@@ -216,13 +211,11 @@ def _weights(s: Settings) -> dict[str, str] | None:
         return None
     path = Path(str(name)).expanduser()
     path = path.absolute() if s["weights"] else catalog.HERE / path
-    if not path.is_file() and not s["weights"]:
+    if not path.exists() and not s["weights"]:
         raise UserError(
             f"model={s['choices']['model']} comes with {path}, but it is not there; name a file: weights=PATH"
         )
-    if not path.is_file():
-        raise UserError(f"weights={path}: no such file; leave weights= out for the weights that come with the model")
     try:
-        return {"path": str(path), "sha256": sha256(path)}
+        return {"path": str(path), "sha256": checkpoint_hash(path)}
     except OSError as error:
         raise UserError(f"weights={path} cannot be read: {error}") from None
