@@ -1,10 +1,11 @@
-"""Question: does an adaptive method beat the fixed mask of equal compute? Reads a folder of finished runs.
+"""Question: does an adaptive method beat the fixed mask of equal compute? Reads finished runs.
 
     python experiments/adaptive.py OUTPUTS
 
-Prints a table of every run, then, video by video against the fixed masks: at a video's own forward fraction, the masks
-are mixed (some chunks with one, some with another; squared error and LPIPS are taken linear in the share), the best masks
-of each number of skipped steps only, chosen on the same videos, which favours them. Intervals: 95%, bootstrap over videos.
+Prints a table of every run, then compares it, video by video, with the fixed masks at the forward fraction of that video:
+the best mask of each number of skipped steps, chosen on the same videos (which favours the masks), and between those a
+mixture, some chunks with one mask and some with the next, squared error and LPIPS taken as linear in the share.
+Intervals: 95%, bootstrap over videos.
 """
 
 import json
@@ -28,9 +29,8 @@ def main(outputs: Path) -> None:
     masks = best_masks([run for run in runs if run["method"] == "reuse"])
     names = ", ".join(f"{label} at {share:.2f}" for share, label, _, _ in masks)
     print(f"\nBest fixed masks by forward fraction: {names}\n")
-    print(
-        "| run | forward | PSNR, dB above the masks | LPIPS above the masks | videos with higher PSNR |\n|---|---|---|---|---|"
-    )
+    print("| run | forward | PSNR, dB above the masks | LPIPS above the masks | videos with higher PSNR |")
+    print("|---|---|---|---|---|")
     for run in runs:
         if run["method"] in METHODS and run["compute_fraction"] < 0.999:
             print(f"| {run['label']} | {run['forward_fraction']:.3f} | {' | '.join(against(run, masks))} |")
