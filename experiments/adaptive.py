@@ -1,9 +1,9 @@
-"""Question: does an adaptive method beat the fixed mask of equal compute? Reads finished runs.
+"""Question: does an adaptive method beat the fixed mask of equal compute? Reads the runs of adaptive.sh.
 
     python experiments/adaptive.py OUTPUTS
 
-Prints a table of every run, then compares it, video by video, with the fixed masks at the forward fraction of that video:
-the best mask of each number of skipped steps, chosen on the same videos (which favours the masks), and between those a
+Prints a table of every run, then compares each video with the fixed masks at the forward fraction of that video: the
+best mask of each number of skipped steps, chosen on the same videos (which favours the masks), and between those a
 mixture, some chunks with one mask and some with the next, squared error and LPIPS taken as linear in the share.
 Intervals: 95%, bootstrap over videos.
 """
