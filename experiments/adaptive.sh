@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Question: does an adaptive method beat the fixed mask of equal compute? 16 prompts of prompts=eval a row.
-# Time: about 70 minutes on one core to itself. Expect: no; the last step must be computed, and masks know that.
+# Time: estimated at an hour to two on one core to itself. Expect: no; the last step must be computed, and masks know that.
 set -euo pipefail
 out=${1:-outputs/adaptive}
 run() { python -m fastcache.run -m "$@" prompts=eval num_videos=16 outputs="$out"; }
