@@ -12,14 +12,15 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from fastcache import catalog, fits
+from fastcache import catalog, fits, parts
 from fastcache.errors import UserError
+from fastcache.files import sha256
 from fastcache.schedule import parse_schedule
 
 Settings = dict[str, Any]
 """The whole resolved configuration of a run, ``config.yaml`` of its folder. Beyond conf/config.yaml's keys: choices
 (the option chosen in each group), dial (a number or None), prompts (a list of texts), weights (path and sha256),
-rescale (see _rescale)."""
+parts (sha256 of the text encoder, the VAE, ... where the model has them), rescale (see _rescale)."""
 
 DTYPES = ("float32", "bfloat16", "float16")
 TRACKING = ("offline", "online", "disabled")
@@ -51,6 +52,7 @@ def resolve(cfg: DictConfig, choices: Mapping[str, str]) -> Settings:
     s["prompts"] = _prompts(s)
     s["num_videos"] = len(s["prompts"])
     s["weights"] = _weights(s)
+    s["parts"] = parts.hashes(s["model"])
     s["rescale"] = _rescale(s)
     return s
 
@@ -95,12 +97,6 @@ def label(s: Settings) -> str:
 def number(value: float) -> str:
     """A dial in as few digits as tell it: 0.3, 1, 0.05."""
     return f"{value:.12f}".rstrip("0").rstrip(".") if abs(value) < 1e15 else f"{value:g}"
-
-
-def sha256(path: Path) -> str:
-    """Hash of a file's bytes."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _whole(s: Settings, key: str, least: int) -> None:
@@ -188,19 +184,21 @@ def _unused(name: str) -> dict[str, Any]:
 
 
 def _weights(s: Settings) -> dict[str, str] | None:
-    """Path and hash of the checkpoint: weights= or what the model's YAML names (relative to the package)."""
+    """Path and hash of the checkpoint, a file or a folder: weights= or what the model's YAML names (relative to the
+    package)."""
     own = s["model"].pop("weights", None)
     name = s["weights"] or own
     if name is None:
         return None
     path = Path(str(name)).expanduser()
     path = path.absolute() if s["weights"] else catalog.HERE / path
-    if not path.is_file() and not s["weights"]:
+    if not path.exists() and not s["weights"]:
         raise UserError(
             f"model={s['choices']['model']} comes with {path}, but it is not there; name a file: weights=PATH"
         )
-    if not path.is_file():
-        raise UserError(f"weights={path}: no such file; leave weights= out for the weights that come with the model")
+    if not path.exists():
+        own_too = "leave weights= out for the weights that come with the model" if own else "give the path of a checkpoint"
+        raise UserError(f"weights={path}: no such file; {own_too}")
     try:
         return {"path": str(path), "sha256": sha256(path)}
     except OSError as error:

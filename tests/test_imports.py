@@ -6,11 +6,13 @@ from pathlib import Path
 import pytest
 
 PACKAGE = Path(__file__).resolve().parent.parent / "fastcache"
-COMMON = {"errors"}
+COMMON = {"errors", "files"}
 LIGHT = {"torch", "hydra", "wandb"}
 # What each room may import of fastcache, and which outside packages it must not import.
 ROOMS = {
     "errors": (set(), {"torch", "hydra", "wandb"}),
+    "files": (set(), {"torch", "hydra", "wandb"}),
+    "parts": (COMMON, LIGHT),
     "step": (COMMON, {"hydra", "wandb"}),
     "schedule": (COMMON, {"torch", "hydra", "wandb"}),
     "rescale": (COMMON, {"hydra", "wandb"}),
@@ -22,7 +24,7 @@ ROOMS = {
     "methods": (COMMON | {"step", "rescale", "methods"}, {"hydra", "wandb"}),
     "kv_cache": (COMMON | {"kv_cache"}, {"hydra", "wandb"}),
     "world": (COMMON | {"world"}, {"torch", "hydra", "wandb"}),
-    "models": (COMMON | {"step", "kv_cache", "world", "models"}, {"hydra", "wandb"}),
+    "models": (COMMON | {"step", "kv_cache", "world", "models", "parts"}, {"hydra", "wandb"}),
     "training": (
         COMMON | {"step", "models", "world", "training", "sample", "sampler", "noise", "methods", "kv_cache"},
         {"wandb"},
@@ -34,9 +36,9 @@ ROOMS = {
     "catalog": (COMMON, LIGHT),
     "build": (COMMON | {"catalog"}, LIGHT),
     "cost": (COMMON, LIGHT),
-    "settings": (COMMON | {"catalog", "fits", "schedule"}, LIGHT),
+    "settings": (COMMON | {"catalog", "fits", "parts", "schedule"}, LIGHT),
     "config": (COMMON | {"catalog"}, {"torch", "wandb"}),
-    "results": (COMMON | {"settings"}, LIGHT),
+    "results": (COMMON | {"parts", "settings"}, LIGHT),
     "scores": (COMMON | {"catalog", "metrics", "results", "schedule", "settings"}, LIGHT),
     "terminal": (COMMON | {"catalog", "settings"}, LIGHT),
     "track": (COMMON, {"torch", "hydra"}),

@@ -1,0 +1,68 @@
+"""What surrounds a real DiT on disk: folders of its text encoder, tokenizer, image encoder and VAE. No torch.
+
+A model's YAML names them one by one (``vae: /data/vae``) or all at once (``parts: /data/Wan2.1-T2V-1.3B-Diffusers``, a
+folder in the diffusers layout). What is named one by one goes first.
+"""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from fastcache.errors import UserError
+from fastcache.files import sha256
+
+PARTS = ("text_encoder", "tokenizer", "image_encoder", "vae")
+OPTIONS = ("parts", *PARTS)
+
+
+def find(options: Mapping[str, Any]) -> dict[str, Path]:
+    """The folders that a model's options name and that are there.
+
+    Raises UserError on a folder named that does not exist, and on one in no layout known.
+    """
+    found: dict[str, Path] = {}
+    whole = _folder("parts", options.get("parts"))
+    for name in PARTS:
+        own = _folder(name, options.get(name))
+        if own is not None:
+            found[name] = own
+        elif whole is not None and (whole / name).is_dir():
+            found[name] = whole / name
+    if whole is not None and not any((whole / name).is_dir() for name in PARTS):
+        raise UserError(
+            f"model.parts={whole} holds none of the folders {', '.join(PARTS)}; expected a checkpoint in the diffusers "
+            "layout, such as Wan2.1-T2V-1.3B-Diffusers"
+        )
+    return found
+
+
+def needed(options: Mapping[str, Any], names: Sequence[str], model: str) -> dict[str, Path]:
+    """The folders of ``names``. Raises UserError naming those that are missing and what to type."""
+    found = find(options)
+    if missing := [name for name in names if name not in found]:
+        given = f"model.parts={options['parts']} does not hold" if options.get("parts") else f"model={model} needs"
+        raise UserError(
+            f"{given} {' and '.join(missing)}; name a folder in the diffusers layout with model.parts=DIR, or one part "
+            f"with model.{missing[0]}=DIR (the README says what to download)"
+        )
+    return {name: found[name] for name in names}
+
+
+def hashes(options: Mapping[str, Any]) -> dict[str, str]:
+    """sha256 of each folder found. Raises UserError where a file in it cannot be read."""
+    told = {}
+    for name, folder in find(options).items():
+        try:
+            told[name] = sha256(folder)
+        except OSError as error:
+            raise UserError(f"model.{name}={folder} cannot be read: {error}") from None
+    return told
+
+
+def _folder(name: str, value: Any) -> Path | None:
+    if value is None:
+        return None
+    path = Path(str(value)).expanduser().absolute()
+    if not path.is_dir():
+        raise UserError(f"model.{name}={value}: no such folder")
+    return path
