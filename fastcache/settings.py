@@ -197,7 +197,9 @@ def _weights(s: Settings) -> dict[str, str] | None:
             f"model={s['choices']['model']} comes with {path}, but it is not there; name a file: weights=PATH"
         )
     if not path.exists():
-        own_too = "leave weights= out for the weights that come with the model" if own else "give the path of a checkpoint"
+        own_too = (
+            "leave weights= out for the weights that come with the model" if own else "give the path of a checkpoint"
+        )
         raise UserError(f"weights={path}: no such file; {own_too}")
     try:
         return {"path": str(path), "sha256": sha256(path)}

@@ -8,6 +8,8 @@ from torch import Tensor
 from torch.nn.functional import interpolate
 
 from fastcache.errors import UserError
+from fastcache.files import sha256
+from fastcache.models.wan.kept import Kept
 from fastcache.models.wan.loading import free, load_part
 
 MEAN, STD = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)  # CLIP's, of RGB in [0, 1]
@@ -25,26 +27,35 @@ def preprocess(image: np.ndarray, size: int) -> Tensor:
 
 
 class ImageEncoder:
-    """image uint8 [H, W, 3] -> image tokens [1, image_len, image_dim]; the encoder is in memory only meanwhile."""
+    """image uint8 [H, W, 3] -> image tokens [1, image_len, image_dim], kept on disk; the encoder is in memory only
+    meanwhile. Raises UserError on an encoder that cannot be loaded or is of another size."""
 
-    def __init__(self, folder: Path, image_len: int, image_dim: int, dtype: torch.dtype, device: torch.device | str):
+    def __init__(self, folder: Path, image_len: int, image_dim: int, dtype: torch.dtype, device: str):
         self.folder, self.image_len, self.image_dim = folder, image_len, image_dim
         self.dtype, self.device = dtype, device
+        self.kept = Kept("images", sha256(folder), str(dtype))
+
+    def __call__(self, image: np.ndarray) -> Tensor:
+        source = repr(image.shape).encode() + image.tobytes()
+        tokens = self.kept.read(source)
+        if tokens is None:
+            tokens = self._encode(image)
+            self.kept.write(source, tokens)
+        if tokens.shape[1:] != (self.image_len, self.image_dim):
+            raise UserError(
+                f"model.image_encoder={self.folder} gives {tokens.shape[1]} tokens of {tokens.shape[2]}; the DiT reads "
+                f"{self.image_len} of {self.image_dim}"
+            )
+        return tokens
 
     @torch.inference_mode()
-    def __call__(self, image: np.ndarray) -> Tensor:
+    def _encode(self, image: np.ndarray) -> Tensor:
         from transformers import CLIPVisionModel
 
         model = load_part(CLIPVisionModel, "image_encoder", self.folder, dtype=self.dtype)
-        size, patch, width = model.config.image_size, model.config.patch_size, model.config.hidden_size
-        if ((size // patch) ** 2 + 1, width) != (self.image_len, self.image_dim):
-            raise UserError(
-                f"model.image_encoder={self.folder} gives {(size // patch) ** 2 + 1} tokens of {width}; the DiT reads "
-                f"{self.image_len} of {self.image_dim}"
-            )
         model.to(self.device)
-        pixels = preprocess(image, size).to(self.device, self.dtype)
-        tokens = model(pixel_values=pixels, output_hidden_states=True).hidden_states[-2].clone()
+        pixels = preprocess(image, model.config.image_size).to(self.device, self.dtype)
+        tokens = model(pixel_values=pixels, output_hidden_states=True).hidden_states[-2].cpu().clone()
         del model
         free()
         return tokens

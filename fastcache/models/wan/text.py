@@ -1,24 +1,21 @@
-"""Prompt embeddings of Wan2.1: UMT5-XXL through transformers, kept on disk so that the encoder is loaded once.
+"""Prompt embeddings of Wan2.1: UMT5-XXL through transformers, kept on disk so that a sweep loads the encoder once.
 
 The encoder is loaded when a prompt is met that no earlier run has encoded, encodes all prompts it is given, and is
-dropped. Cleaning, the limit of 512 tokens and the zero rows past the prompt are those of Wan-Video/Wan2.1.
+dropped. Cleaning, the limit of 512 tokens and the zero rows past the prompt are those of Wan-Video/Wan2.1, which cuts a
+longer prompt where this refuses it.
 """
 
-import hashlib
 import html
-import json
 import re
-import warnings
 from collections.abc import Sequence
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import Tensor
 
 from fastcache.errors import UserError
-from fastcache.files import cache_dir, sha256, written_aside
+from fastcache.files import sha256
+from fastcache.models.wan.kept import Kept
 from fastcache.models.wan.loading import first_line, free, load_part
 
 
@@ -32,17 +29,23 @@ def clean(prompt: str) -> str:
 class PromptEncoder:
     """prompt -> embeddings [1, text_len, text_dim]; ``encoder`` and ``tokenizer`` are local folders.
 
-    The seed of ``__call__`` plays no part: words say all there is. Raises UserError on a prompt of more than text_len
-    tokens and on an encoder that cannot be loaded or is of another width.
+    The seed of a call plays no part: words say all there is. Raises UserError on a prompt of more than text_len tokens
+    and on an encoder that cannot be loaded or is of another width.
     """
 
     def __init__(
-        self, encoder: Path, tokenizer: Path, text_len: int, text_dim: int, dtype: torch.dtype, device: torch.device | str
+        self,
+        encoder: Path,
+        tokenizer: Path,
+        text_len: int,
+        text_dim: int,
+        dtype: torch.dtype,
+        device: torch.device | str,
     ):
         self.encoder, self.tokenizer, self.device = encoder, tokenizer, device
         self.text_len, self.text_dim = text_len, text_dim
         self.dtype = torch.bfloat16 if dtype == torch.float16 else dtype  # UMT5 overflows in float16
-        self.identity = [sha256(encoder), sha256(tokenizer), str(self.dtype), text_len]
+        self.kept = Kept("prompts", sha256(encoder), sha256(tokenizer), str(self.dtype))
         self.known: dict[str, Tensor] = {}
 
     def __call__(self, prompt: str, seed: int = 0) -> Tensor:
@@ -52,19 +55,21 @@ class PromptEncoder:
 
     def prepare(self, prompts: Sequence[str]) -> None:
         """Encode what neither this process nor an earlier one has; the encoder is in memory only meanwhile."""
-        texts = [text for text in dict.fromkeys(map(clean, prompts)) if text not in self.known]
-        found = {text: rows for text in texts if (rows := self._read(text)) is not None}
-        self.known |= found
-        if missing := [text for text in texts if text not in found]:
-            tokens = {text: self._tokens(text) for text in missing}  # refuses a long prompt before the encoder is loaded
-            for text, rows in self._encode(tokens).items():
-                self._write(text, rows)
+        missing: dict[str, list[int]] = {}
+        for text in dict.fromkeys(map(clean, prompts)):
+            if text in self.known:
+                continue
+            rows = self.kept.read(text)
+            if rows is not None:
                 self.known[text] = rows
-
-    def path(self, text: str) -> Path:
-        """Where the embeddings of a cleaned prompt are kept."""
-        key = hashlib.sha256(json.dumps([text, *self.identity]).encode()).hexdigest()
-        return cache_dir() / "prompts" / f"{key}.safetensors"
+            else:
+                missing[text] = self._tokens(text)  # refuses a long prompt before the encoder is loaded
+        if missing:
+            self._encode(missing)
+        if wrong := {rows.shape[1] for rows in self.known.values()} - {self.text_dim}:
+            raise UserError(
+                f"model.text_encoder={self.encoder} gives rows of {wrong.pop()}; the DiT reads {self.text_dim}"
+            )
 
     def _tokens(self, text: str) -> list[int]:
         from transformers import AutoTokenizer
@@ -77,54 +82,21 @@ class PromptEncoder:
         ids = self._tokenizer(text, verbose=False).input_ids
         if len(ids) > self.text_len:
             raise UserError(
-                f"the prompt {text[:40]!r}... has {len(ids)} tokens; Wan reads at most {self.text_len}. Shorten it"
+                f"the prompt {text[:40]!r}... has {len(ids)} tokens; {self.text_len} are the most. Make it shorter"
             )
         return ids
 
     @torch.inference_mode()
-    def _encode(self, tokens: dict[str, list[int]]) -> dict[str, Tensor]:
+    def _encode(self, tokens: dict[str, list[int]]) -> None:
         """Rows [tokens, text_dim] of each prompt, one prompt at a time: without padding no mask is needed."""
         from transformers import UMT5EncoderModel
 
         model = load_part(UMT5EncoderModel, "text_encoder", self.encoder, dtype=self.dtype)
-        if model.config.d_model != self.text_dim:
-            raise UserError(
-                f"model.text_encoder={self.encoder} gives rows of {model.config.d_model}; the DiT reads {self.text_dim}"
-            )
         model.to(self.device)
-        rows = {}
         for text, ids in tokens.items():
             inputs = torch.tensor([ids], device=self.device)
-            rows[text] = model(input_ids=inputs, attention_mask=torch.ones_like(inputs)).last_hidden_state[0].cpu().clone()
-        del model
+            out = model(input_ids=inputs, attention_mask=torch.ones_like(inputs))
+            self.known[text] = out.last_hidden_state[0].cpu().clone()
+            self.kept.write(text, self.known[text])
+        del model, out
         free()
-        return rows
-
-    def _read(self, text: str) -> Tensor | None:
-        """Kept rows; None where there are none or, with a warning, where the file is damaged."""
-        path = self.path(text)
-        if not path.is_file():
-            return None
-        try:
-            with safe_open(path, framework="pt") as file:
-                rows, told = file.get_tensor("rows"), (file.metadata() or {}).get("sha256")
-            if rows.shape[1:] == (self.text_dim,) and rows.dtype == self.dtype and told == _digest(rows):
-                return rows
-        except (SafetensorError, OSError):
-            pass
-        warnings.warn(f"{path} is damaged: the prompt {text[:40]!r} is encoded again", stacklevel=2)
-        return None
-
-    def _write(self, text: str, rows: Tensor) -> None:
-        path = self.path(text)
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with written_aside(path) as aside:
-                save_file({"rows": rows.contiguous()}, aside, metadata={"sha256": _digest(rows)})
-        except (OSError, SafetensorError) as error:
-            warnings.warn(f"prompt embeddings cannot be kept in {path.parent}: {error}", stacklevel=2)
-
-
-def _digest(rows: Tensor) -> str:
-    return hashlib.sha256(rows.contiguous().view(torch.uint8).numpy().tobytes()).hexdigest()
-

@@ -10,6 +10,8 @@ import torch
 from torch import Tensor
 
 from fastcache.errors import UserError
+from fastcache.files import sha256
+from fastcache.models.wan.kept import Kept
 from fastcache.models.wan.loading import load_part
 
 CHANNELS, STRIDE, FRAMES = 16, 8, 4  # of a latent; pixels a latent pixel; pixel frames a latent frame
@@ -35,18 +37,27 @@ class VideoVAE:
     ``tiling`` works through overlapping tiles of 256 pixels: a fraction of the memory, faint seams, more time.
     """
 
-    def __init__(self, folder: Path, dtype: torch.dtype, device: torch.device | str, tiling: bool = False):
+    def __init__(self, folder: Path, dtype: torch.dtype, device: str, tiling: bool = False):
         self.folder, self.dtype, self.device, self.tiling = folder, dtype, device, tiling
+        self.kept = Kept("latents", sha256(folder), str(dtype), tiling)
 
-    @torch.inference_mode()
     def encode(self, pixels: Tensor) -> Tensor:
         """Pixels [T, 3, H, W] in [-1, 1], T = 4 (F - 1) + 1, -> latents float32 [1, F, 16, H/8, W/8], normalised.
 
-        The mean of the posterior is taken, no sample of it.
+        The mean of the posterior is taken, no sample of it. Kept on disk.
         """
+        source = repr(list(pixels.shape)).encode() + pixels.numpy().tobytes()
+        latents = self.kept.read(source)
+        if latents is None:
+            latents = self._encode(pixels)
+            self.kept.write(source, latents)
+        return latents
+
+    @torch.inference_mode()
+    def _encode(self, pixels: Tensor) -> Tensor:
         video = pixels.movedim(1, 0)[None].to(self.device, self.dtype)
         mu = self.model.encode(video).latent_dist.mode().float()
-        return ((mu - _channels(MEAN, mu)) / _channels(STD, mu)).movedim(2, 1)
+        return ((mu - _channels(MEAN, mu)) / _channels(STD, mu)).movedim(2, 1).cpu().clone()
 
     @torch.inference_mode()
     def decode(self, latents: Tensor) -> np.ndarray:
