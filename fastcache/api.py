@@ -73,17 +73,21 @@ def generate(
     seed: int = 0,
     idx: int = 0,
     on_step: OnStep | None = None,
+    image: np.ndarray | None = None,
+    control: np.ndarray | None = None,
 ) -> Video:
     """Roll out one video of ``frames`` latent frames and decode it.
 
     ``method`` defaults to no caching, ``sampler`` to the few-step one. Noise is addressed by (seed, idx, chunk, step);
-    what the prompt leaves open is drawn from seed + idx. Raises UserError on a prompt or sizes the model cannot take.
+    what the prompt leaves open is drawn from seed + idx. ``image`` uint8 [H, W, 3] is the first frame for an I2V model,
+    ``control`` uint8 [T, H, W, 3] the control video for a VACE model, both in frames of ``model.frame_size``. Raises
+    UserError on a prompt or sizes the model cannot take.
     """
     sampler = FewStep(frames_per_chunk=model.frames_per_chunk) if sampler is None else sampler
     methods = {"pos": NoCache() if method is None else method}
     forced = parse_schedule(schedule, sampler.num_steps)
-    embeds = model.encode_prompt(prompt, seed + idx)
-    made = rollout(model, methods, sampler, forced, embeds, frames, Noise(seed).of(idx), on_step)
+    condition = model.condition(prompt, seed + idx, frames, image=image, control=control)
+    made = rollout(model, methods, sampler, forced, condition, frames, Noise(seed).of(idx), on_step)
     began = perf_counter()
     with torch.inference_mode():
         decoded = model.decode(made.latents)

@@ -59,8 +59,8 @@ def probe(
     forced = (True,) * sampler.num_steps
     samples: list[dict[str, Any]] = []
     for idx, prompt in enumerate(prompts):
-        embeds = model.encode_prompt(prompt, seed + idx)
-        rollout(model, {"pos": method}, sampler, forced, embeds, frames, noise.of(idx))
+        condition = model.condition(prompt, seed + idx, frames)
+        rollout(model, {"pos": method}, sampler, forced, condition, frames, noise.of(idx))
         samples += [sample | {"prompt": idx} for sample in method.samples]
         if on_video is not None:
             on_video(idx + 1, len(prompts))
@@ -182,7 +182,7 @@ def _make(s: Settings, asked: fits.Asked, wanted: dict[str, Any], path: Path) ->
     build(s["method"])  # refuses an unknown indicator
     model, sampler = get_model(s), build(s["sampler"])
     for idx, prompt in enumerate(s["prompts"]):
-        model.encode_prompt(prompt, s["seed"] + idx)
+        model.condition(prompt, s["seed"] + idx, s["frames"])
     check_writable(s["outputs"])
     with terminal.Bar(len(s["prompts"]), 1, title="probe ") as bar:
         fit, samples = calibrate(model, sampler, s["prompts"], wanted, asked, lambda done, _: bar.count(done))

@@ -18,8 +18,8 @@ DIALS = ("thresh", "interval")
 GROUPS = ("model", "engine", "method", "sampler", "rescale", "prompts", "metric", "tracking", "experiment")
 KEYS = (
     *GROUPS,
-    *("schedule", "prompt", "indicator", "num_videos", "frames", "seed", "weights", "device", "dtype"),
-    *("outputs", "force", "retry", "dry", "reference"),
+    *("schedule", "prompt", "indicator", "num_videos", "frames", "seed", "image", "control", "weights"),
+    *("device", "dtype", "outputs", "force", "retry", "dry", "reference"),
 )
 
 

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 
 class Sizes(NamedTuple):
-    """Sizes of a DiT and of a chunk that decide its cost; ``config`` is a models.dit.DiTConfig."""
+    """Sizes of a DiT and of a chunk that decide its cost; ``config`` is a models.config.DiTConfig."""
 
     config: Any
     tokens: int  # of a chunk

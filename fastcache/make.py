@@ -11,10 +11,11 @@ from typing import Any
 
 import torch
 
-from fastcache import __version__, api, catalog, fits, terminal
+from fastcache import __version__, api, catalog, fits, shown, terminal
 from fastcache.build import build
 from fastcache.calibrate import calibrate, keep
 from fastcache.cost import Sizes, flops_fraction
+from fastcache.errors import UserError
 from fastcache.media import SheetVideo, contact_sheet, side_by_side, write_mp4
 from fastcache.results import Folder, locked
 from fastcache.scores import Scores, check_size
@@ -54,7 +55,9 @@ def make_videos(s: Settings, folder: Folder, reference: Folder, title: str = "")
     fit = s["rescale"]["used"]  # None: raw distances
     method = build(s["method"], **({} if fit is None else {"rescale": api.rescale(fit)}))
     # The first forwards of a process are slow for reasons of no interest here.
-    api.generate(model, s["prompts"][0], None, sampler, s["schedule"], sampler.frames_per_chunk)
+    api.generate(
+        model, s["prompts"][0], None, sampler, s["schedule"], sampler.frames_per_chunk, **files_shown(s, model, 0)
+    )
     if 0 < model.trained_frames < s["frames"]:
         terminal.say(f"note: {model.name} was trained on {model.trained_frames} latent frames; this goes beyond them")
     chunks = s["frames"] // sampler.frames_per_chunk
@@ -64,7 +67,8 @@ def make_videos(s: Settings, folder: Folder, reference: Folder, title: str = "")
             before = method.nonfinite_events, method.clamps
             began = perf_counter()
             video = api.generate(
-                model, s["prompts"][idx], method, sampler, s["schedule"], s["frames"], s["seed"], idx, bar.on_step(idx)
+                model, s["prompts"][idx], method, sampler, s["schedule"], s["frames"], s["seed"], idx, bar.on_step(idx),
+                **files_shown(s, model, idx),
             )  # fmt: skip
             if reference is not folder:
                 check_size(s, video.frames.shape, reference)
@@ -76,6 +80,18 @@ def make_videos(s: Settings, folder: Folder, reference: Folder, title: str = "")
             bar.video(idx, [c.letters for c in video.rollout.chunks], info["compute_fraction"], info["wall_s"])
     model.dit.clear_caches()
     gc.collect()
+
+
+def files_shown(s: Settings, model: Any, idx: int) -> dict[str, Any]:
+    """The picture or control video that video ``idx`` is given, as frames of the model's size.
+
+    Raises UserError where the model takes none of the kind and where it cannot be read.
+    """
+    for kind in shown.KINDS:
+        if s[kind] and kind not in model.needs:
+            takes = " and ".join(f"{need}=" for need in model.needs) or "neither image= nor control="
+            raise UserError(f"{kind}={s[kind]['path']}: model={model.name} takes {takes}; leave {kind}= out")
+    return {kind: shown.read(kind, s[kind]["files"][idx], model.frame_size) for kind in shown.KINDS if s[kind]}
 
 
 def use_fit(s: Settings, model: Any, sampler: Any) -> None:

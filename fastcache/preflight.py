@@ -27,7 +27,7 @@ def check(todo: Sequence[Settings], local: bool) -> None:
 
     Raises UserError before anything is written.
     """
-    from fastcache.make import get_metrics, get_model
+    from fastcache.make import files_shown, get_metrics, get_model
 
     for root in {s["outputs"] for s in todo}:
         results.check_writable(root)
@@ -43,7 +43,7 @@ def check(todo: Sequence[Settings], local: bool) -> None:
         if local:
             model = get_model(s)
             for i, prompt in enumerate(s["prompts"]):
-                model.encode_prompt(prompt, s["seed"] + i)
+                model.condition(prompt, s["seed"] + i, s["frames"], **files_shown(s, model, i))
 
 
 def external_reference(s: Settings) -> Folder | None:

@@ -39,6 +39,7 @@ def signed(s: Settings) -> dict[str, Any]:
     payload["rescale"] = s["rescale"]["signed"]
     payload["model"] = {key: value for key, value in s["model"].items() if key not in parts.OPTIONS}
     payload |= {"parts": s["parts"]} if s.get("parts") else {}
+    payload |= {kind: s[kind]["sha256"] for kind in ("image", "control") if s.get(kind)}
     return _canonical(payload)
 
 

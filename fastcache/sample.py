@@ -15,13 +15,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fastcache.ages import Ages
+from fastcache.condition import Condition
 from fastcache.errors import UserError
-from fastcache.kv_cache import CausalContext, KVSpec
+from fastcache.forwards import Forwards
 from fastcache.kv_cache.masks import chunk_plan
 from fastcache.noise import Draw
 from fastcache.sampler import Sampler
-from fastcache.step import Step
 
 
 @dataclass
@@ -82,7 +81,7 @@ def rollout(
     methods: Mapping[str, Any],
     sampler: Sampler,
     forced: tuple[bool, ...],
-    prompt_embeds: Tensor,
+    condition: Condition | Tensor,
     frames: int,
     draw: Draw,
     on_step: OnStep | None = None,
@@ -94,7 +93,7 @@ def rollout(
         model: a VideoModel; its engines are cleared before and after.
         methods: the cache method of each cache tag; without guidance there is one, {"pos": method}.
         forced: which steps are forced full (``schedule.parse_schedule``).
-        prompt_embeds: [B, text_len, text_dim].
+        condition: what the video is told to be; bare prompt embeddings [B, text_len, text_dim] where text is all.
         draw: (chunk_idx, step_idx, shape) -> noise of that address (``Noise.of``).
         given: the first latent frames [B, k * frames_per_chunk, C, H, W], stored instead of generated.
 
@@ -102,11 +101,12 @@ def rollout(
     were at the chunk's start.
     """
     start = perf_counter()
+    condition = Condition(condition) if isinstance(condition, Tensor) else condition
     _check(model, methods, sampler, forced, frames, given)
     ((tag, method),) = methods.items()
-    video = _Video(model.dit, sampler, tag, prompt_embeds, frames, method.selective)
+    video = Forwards(model.dit, sampler, tag, condition, frames, method.selective)
     size = sampler.frames_per_chunk
-    noise_shape = (prompt_embeds.shape[0], size, *model.latent_shape)
+    noise_shape = (condition.prompt_embeds.shape[0], size, *model.latent_shape)
     known = [] if given is None else video.latent(given).split(size, dim=1)
     latents, traces = [], []
     method.begin_video()
@@ -128,7 +128,7 @@ def rollout(
 
 
 def _denoise_chunk(
-    video: "_Video",
+    video: Forwards,
     method: Any,
     forced: tuple[bool, ...],
     chunk_idx: int,
@@ -146,105 +146,6 @@ def _denoise_chunk(
         if on_step is not None:
             on_step(chunk_idx, trace)
     return x
-
-
-def allocate(dit: Any, cache_tag: str, batch: int, tokens: int) -> None:
-    """Room in every engine of the DiT for ``tokens`` committed tokens of ``batch`` videos under ``cache_tag``."""
-    config, weight = dit.config, dit.blocks[0].self_attn.v.weight
-    heads, cross_len = config.num_heads, config.text_len
-    spec = KVSpec(batch, heads, config.dim // heads, weight.dtype, weight.device, tokens, cross_len)
-    for engine in dit.kv_cache_engines.values():
-        engine.ensure_capacity(cache_tag, spec, on_mismatch="realloc")
-
-
-class _Video:
-    """The forwards of one video: what stays the same between them, and the time they take."""
-
-    def __init__(self, dit: Any, sampler: Sampler, tag: str, prompt_embeds: Tensor, frames: int, selective: bool):
-        self.dit, self.sampler, self.tag, self.engines = dit, sampler, tag, dit.kv_cache_engines
-        self.frames, self.reuse_last = frames, sampler.store == "reuse_last"
-        self.keep_current = selective or self.reuse_last
-        self.ages = Ages(dit, tag) if any(getattr(e, "debug", False) for e in self.engines.values()) else None
-        weight = dit.patch_embedding.weight
-        self.device, self.dtype = weight.device, weight.dtype
-        self.timesteps = sampler.timesteps.tolist()
-        self.seconds = 0.0
-        dit.clear_caches()
-        self.context = dit.encode_text(prompt_embeds.to(self.device))
-
-    def latent(self, x: Tensor) -> Tensor:
-        return x.to(self.device, self.dtype)
-
-    def noise(self, draw: Draw, shape: tuple[int, ...], chunk_idx: int, i: int) -> Tensor:
-        """The noise that enters before step i."""
-        return self.latent(draw(chunk_idx, self.sampler.noise_step(i), shape))
-
-    def denoise(self, x: Tensor, chunk_idx: int, i: int, forced: bool, method: Any, trace: ChunkTrace) -> Tensor:
-        """The flow at step i, as far as the method lets it be computed."""
-        began = self._now()
-        run = self._prepare(x, chunk_idx, self.timesteps[i], store=False, step_idx=i)
-        step = Step(run.x, run.e0, run.grid, chunk_idx, i, forced, self.sampler.sigma(i))
-        tokens, fraction = method.step(step, run if self.ages is None else self.ages.watch(run))
-        if self.ages is not None:
-            self.ages.check(step, method, tokens)
-        flow = run.head(tokens)
-        self.seconds += self._now() - began
-        trace.add(fraction, method.decisions)
-        return flow
-
-    def commit(self, x: Tensor, chunk_idx: int, trace: ChunkTrace) -> None:
-        """Make the finished chunk part of the past."""
-        if not self.reuse_last:
-            return self.store(x, chunk_idx, trace)
-        ctx = self._context(x, chunk_idx, store=True)
-        for branch, blocks in self.dit.branch_blocks.items():
-            engine = self.engines[branch]
-            for block in blocks:
-                k, v = engine.get_current_kv(block.self_attn, cache_tag=self.tag)
-                engine.append_self_kv(block.self_attn, k, v, cache_tag=self.tag, start_token=ctx.start_token)
-
-    def store(self, x: Tensor, chunk_idx: int, trace: ChunkTrace) -> None:
-        """One full forward on a clean latent at t = 0 whose K/V are committed; its output is not needed."""
-        began = self._now()
-        run = self._prepare(x, chunk_idx, 0.0, store=True)
-        try:
-            run.full()
-        except BaseException:
-            for engine in self.engines.values():
-                engine.truncate(cache_tag=self.tag, end_token=run.ctx.start_token)
-            raise
-        self.seconds += self._now() - began
-        trace.full_forwards += 1
-
-    def _prepare(self, x: Tensor, chunk_idx: int, timestep: float, store: bool, step_idx: int | None = None) -> Any:
-        ctx = self._context(x, chunk_idx, store, step_idx)
-        t = torch.full(x.shape[:2], timestep, dtype=torch.float32, device=self.device)
-        return self.dit.prepare(x, t, self.context, ctx)
-
-    def _context(self, x: Tensor, chunk_idx: int, store: bool, step_idx: int | None = None) -> CausalContext:
-        size, seqlen = self.sampler.frames_per_chunk, self.dit.grid(x).tokens_per_frame
-        if chunk_idx == 0:
-            allocate(self.dit, self.tag, x.shape[0], self.frames * seqlen)
-        return CausalContext(
-            cache_engines=self.engines,
-            cache_tag=self.tag,
-            cur_start_frame=chunk_idx * size,
-            num_frames=size,
-            frame_seqlen=seqlen,
-            chunk_size=size,
-            total_num_frames=self.frames,
-            store_kv=store,
-            is_ar=True,
-            keep_current=self.keep_current,
-            cross_fill="first_no_grad" if self.reuse_last else "on_store",
-            step_idx=step_idx,
-            chunk_idx=chunk_idx,
-        )
-
-    def _now(self) -> float:
-        if self.device.type == "cuda":
-            torch.cuda.synchronize(self.device)
-        return perf_counter()
 
 
 def _check(

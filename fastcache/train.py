@@ -20,9 +20,11 @@ import torch.distributed as dist
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from fastcache.models.tiny import build, tiny_config
+from fastcache.errors import UserError
+from fastcache.models.tiny import LAYOUTS, build, tiny_config
+from fastcache.models.weights import read_weights
 from fastcache.training.data import Batch, make_batch
-from fastcache.training.init import init_tiny
+from fastcache.training.init import go_on_from, init_tiny
 from fastcache.training.muon import Muon
 from fastcache.training.recipe import Recipe, flow_loss
 
@@ -36,9 +38,14 @@ class Trainer:
         if "WORLD_SIZE" in os.environ:
             dist.init_process_group("gloo")
         self.rank = dist.get_rank() if dist.is_initialized() else 0
-        self.dit = build(tiny_config())
+        if recipe.layout not in LAYOUTS:
+            raise UserError(f"layout={recipe.layout} is not one of {', '.join(LAYOUTS)}")
+        self.dit = build(tiny_config(recipe.layout))
         init_tiny(self.dit)
-        matrices = [p for n, p in self.dit.named_parameters() if n.startswith("blocks.") and p.ndim == 2]
+        if recipe.start:
+            go_on_from(self.dit, read_weights(recipe.start))
+        inner = ("blocks.", "vace_blocks.")
+        matrices = [p for n, p in self.dit.named_parameters() if n.startswith(inner) and p.ndim == 2]
         known = {id(p) for p in matrices}
         others = [p for p in self.dit.parameters() if id(p) not in known]
         self.optimizers = [
@@ -53,11 +60,12 @@ class Trainer:
             self.load()
 
     def batch(self, rng: np.random.Generator, u: float, progress: float) -> Batch:
+        layout = self.recipe.layout
         if progress < self.recipe.frames_until or u < self.recipe.single_frames:
-            return make_batch(rng, 0, self.recipe.frames)
+            return make_batch(rng, 0, self.recipe.frames, layout)
         if u < self.recipe.single_frames + self.recipe.full_clips:
-            return make_batch(rng, 7, 1)
-        return make_batch(rng, 2, 4)
+            return make_batch(rng, 7, 1, layout)
+        return make_batch(rng, 2, 4, layout)
 
     def run(self, until: int | None = None) -> None:
         """Train to the end of the budget, or to iteration ``until`` if that comes first."""
@@ -145,7 +153,10 @@ def main(argv: list[str] | None = None) -> None:
         known = ", ".join(field.name for field in fields(Recipe))
         sys.exit(f"{str(error).splitlines()[0]}; the keys are {known}, e.g. minutes=90 out=runs/tiny_t2v")
     assert isinstance(recipe, Recipe)
-    Trainer(recipe).run()
+    try:
+        Trainer(recipe).run()
+    except UserError as error:
+        sys.exit(str(error))
 
 
 if __name__ == "__main__":

@@ -9,11 +9,12 @@ import numpy as np
 import torch
 from safetensors import safe_open
 
+from fastcache.forwards import allocate
 from fastcache.kv_cache import CausalContext, KVCacheEngine
-from fastcache.models.dit import CausalWanDiT, DiTConfig
+from fastcache.models.config import DiTConfig
+from fastcache.models.dit import CausalWanDiT
 from fastcache.models.video_model import VideoModel
 from fastcache.noise import Draw
-from fastcache.sample import allocate
 
 PASSES, METHODS = "a_passes.safetensors", "d_methods.safetensors"
 FILES = (
@@ -104,7 +105,7 @@ class Passes:
         self.dit, self.data = golden.dit, golden.tensors(PASSES)
         self.chunks = sorted({int(m[1]) for key in self.data if (m := re.match(r"chunk(\d+)\.", key))})
         self.frames = [self.data[f"chunk{c}.ctx.t"].shape[1] for c in self.chunks]
-        self.text = self.dit.encode_text(self.data["prompt_embeds"])
+        self.text = self.dit.encode_context(self.data["prompt_embeds"])
         self.dit.clear_caches()
         self.seqlen = self.dit.grid(self.data["clean"]).tokens_per_frame
         allocate(self.dit, "pos", self.text.shape[0], sum(self.frames) * self.seqlen)

@@ -4,12 +4,12 @@ import math
 
 import torch
 
+from fastcache.forwards import allocate
 from fastcache.kv_cache import CausalContext, KVCacheEngine
 from fastcache.models import toy
 from fastcache.models.attention import attend
 from fastcache.models.rope import apply_rope
 from fastcache.models.rows import Rows
-from fastcache.sample import allocate
 
 FRAMES, S, L = 3, 16, 48  # frames of a chunk, tokens of a frame, tokens of a chunk
 FULL, PARTLY = 937.5, 833.25  # timesteps of the full step and of the selective one after it
@@ -25,7 +25,7 @@ class Chunk:
         draw = torch.Generator().manual_seed(0)
         random_text = torch.randn(batch, toy.TEXT_LEN, toy.TEXT_DIM, generator=draw)
         random_latents = torch.randn(5, batch, FRAMES, *toy.LATENT_SHAPE, generator=draw)
-        self.text = self.dit.encode_text(random_text) if text is None else text
+        self.text = self.dit.encode_context(random_text) if text is None else text
         self.latents = random_latents.to(dtype) if latents is None else latents
         self.restart()
         self.commit(self.latents[0])

@@ -15,7 +15,7 @@ from torch import nn
 from fastcache.kv_cache import CausalContext
 from fastcache.kv_cache.masks import dense_block_mask
 from fastcache.methods.none import NoCache
-from fastcache.models.dit import LayerNorm, RMSNorm, time_features
+from fastcache.models.layers import LayerNorm, RMSNorm, time_features
 from fastcache.models.rope import apply_rope, rope_table
 from fastcache.sample import rollout
 from fastcache.sampler import FewStep, FlowTable, add_noise, euler_step, x0_from_flow

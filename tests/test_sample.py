@@ -61,10 +61,10 @@ def count_forwards(model, seen):
     """Record (timestep, stores, provisional rows kept) of every forward the DiT is prepared for."""
     prepare = model.dit.prepare
 
-    def counted(latent, t, context, ctx):
+    def counted(latent, t, context, ctx, control):
         seen.append((round(float(t[0, 0]), 1), ctx.store_kv, ctx.keep_current))
         assert float(t.min()) == float(t.max()) and t.dtype == torch.float32
-        return prepare(latent, t, context, ctx)
+        return prepare(latent, t, context, ctx, control)
 
     model.dit.prepare = counted
 
@@ -213,9 +213,9 @@ def fail_in(model, chunk_idx, store):
     last.register_forward_pre_hook(hook)
     prepare = model.dit.prepare
 
-    def armed(latent, t, context, ctx):
+    def armed(latent, t, context, ctx, control):
         hook.armed = ctx.store_kv is store and ctx.chunk_idx == chunk_idx
-        return prepare(latent, t, context, ctx)
+        return prepare(latent, t, context, ctx, control)
 
     model.dit.prepare = armed
     return hook

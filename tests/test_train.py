@@ -6,7 +6,8 @@ import torch
 
 from fastcache.errors import UserError
 from fastcache.kv_cache import CausalContext, KVSpec, VanillaKVCacheEngine
-from fastcache.models.tiny import build, decode, encode, load, tiny_config
+from fastcache.models.tiny import build, load, tiny_config
+from fastcache.models.tiny_latents import decode, encode
 from fastcache.models.weights import save_weights
 from fastcache.train import Trainer
 from fastcache.training.data import make_batch
@@ -69,7 +70,7 @@ def test_the_loss_of_a_perfect_prediction_is_zero(renoise: bool, monkeypatch) ->
     """flow = noise - x0 at the noise that was added; of a re-noised input too, towards the true x0."""
     batch = make_batch(np.random.default_rng(0), 2, 1)
 
-    def perfect(dit, clean, noisy, t, text, features):
+    def perfect(dit, clean, noisy, t, text, features, *shown):
         return (noisy - batch.latents) / (t / 1000)[:, :, None, None, None]
 
     monkeypatch.setattr("fastcache.training.recipe.forward", perfect)

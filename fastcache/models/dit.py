@@ -4,187 +4,18 @@ Architecture: Wan-Video/Wan2.1; causal use and its order of operations: guandeh1
 flow v = noise - x0. Shapes: B batch, F latent frames, L = F * S tokens, C width, n heads of d channels.
 """
 
-from dataclasses import asdict, dataclass, fields
-from typing import Any
-
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
 from fastcache.errors import UserError
 from fastcache.kv_cache import CausalContext
-from fastcache.models.attention import AttentionPlan, attend
-from fastcache.models.precision import PRECISIONS, Precision
-from fastcache.models.rope import MAX_POSITIONS, WAN_THETA, apply_rope
-from fastcache.models.rows import Rows
+from fastcache.models.config import DiTConfig
+from fastcache.models.layers import Block, Head, ImageEmbedding, VaceBlock, time_features
+from fastcache.models.precision import PRECISIONS
+from fastcache.models.rope import MAX_POSITIONS
 from fastcache.models.runner import BlockRunner
 from fastcache.step import Grid
-
-
-@dataclass(frozen=True)
-class DiTConfig:
-    """Sizes of a causal Wan DiT; the defaults are Wan2.1 T2V-1.3B."""
-
-    dim: int = 1536
-    ffn_dim: int = 8960
-    num_heads: int = 12
-    num_layers: int = 30
-    in_dim: int = 16
-    out_dim: int = 16
-    freq_dim: int = 256
-    text_dim: int = 4096
-    text_len: int = 512
-    patch_size: tuple[int, int, int] = (1, 2, 2)
-    eps: float = 1e-6
-    rope_theta: tuple[float, float, float] = WAN_THETA
-    precision: str = "sf_bf16"
-
-    def __post_init__(self):
-        if self.precision not in PRECISIONS:
-            raise UserError(f"precision={self.precision} is not one of {', '.join(PRECISIONS)}")
-        if self.dim % self.num_heads or self.dim // self.num_heads % 2:
-            raise UserError(f"dim={self.dim} must split into num_heads={self.num_heads} heads of even width")
-
-    @classmethod
-    def from_dict(cls, values: dict) -> "DiTConfig":
-        """From a plain mapping; keys of other programs' configs that name no size here are left out."""
-        known = {f.name for f in fields(cls)}
-        chosen: Any = {k: tuple(v) if isinstance(v, list) else v for k, v in values.items() if k in known}
-        return cls(**chosen)
-
-    def to_dict(self) -> dict:
-        return asdict(self)
-
-
-class RMSNorm(nn.Module):
-    """Root-mean-square norm over the whole width (before the head split), normalised in float32."""
-
-    def __init__(self, dim: int, eps: float):
-        super().__init__()
-        self.eps = eps
-        self.weight = nn.Parameter(torch.ones(dim))
-
-    def forward(self, x: Tensor) -> Tensor:
-        wide = x.float()
-        return (wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + self.eps)).to(x.dtype) * self.weight
-
-
-class LayerNorm(nn.LayerNorm):
-    """LayerNorm computed in float32 or in the input's dtype, as the precision map says."""
-
-    def __init__(self, dim: int, eps: float, affine: bool, fp32: bool):
-        super().__init__(dim, eps=eps, elementwise_affine=affine)
-        self.fp32 = fp32
-
-    def forward(self, x: Tensor) -> Tensor:
-        if not self.fp32 or x.dtype == torch.float32:
-            return super().forward(x)
-        weight, bias = (None, None) if self.weight is None else (self.weight.float(), self.bias.float())
-        return nn.functional.layer_norm(x.float(), self.normalized_shape, weight, bias, self.eps).to(x.dtype)
-
-
-class Attention(nn.Module):
-    """Projections and q/k norms shared by self- and cross-attention."""
-
-    def __init__(self, config: DiTConfig):
-        super().__init__()
-        self.heads = config.num_heads
-        self.q, self.k, self.v, self.o = (nn.Linear(config.dim, config.dim) for _ in range(4))
-        self.norm_q = RMSNorm(config.dim, config.eps)
-        self.norm_k = RMSNorm(config.dim, config.eps)
-
-    def split(self, x: Tensor) -> Tensor:
-        return x.unflatten(-1, (self.heads, -1))
-
-
-class SelfAttention(Attention):
-    def __init__(self, config: DiTConfig):
-        super().__init__(config)
-        self.rope_dtype = PRECISIONS[config.precision].rope
-
-    def forward(self, x: Tensor, rope: Tensor, plan: AttentionPlan) -> Tensor:
-        q, k, v = self.split(self.norm_q(self.q(x))), self.split(self.norm_k(self.k(x))), self.split(self.v(x))
-        q, k = apply_rope(q, rope, self.rope_dtype), apply_rope(k, rope, self.rope_dtype)
-        return self.o(plan.self_attention(self, q, k, v))
-
-
-class CrossAttention(Attention):
-    """Text cross-attention: no RoPE, no mask; the padded text rows take part, as in Wan."""
-
-    def forward(self, x: Tensor, context: Tensor, plan: AttentionPlan) -> Tensor:
-        k, v = plan.cross_kv(self, lambda: (self.split(self.norm_k(self.k(context))), self.split(self.v(context))))
-        return self.o(attend(self.split(self.norm_q(self.q(x))), k, v))
-
-
-class Block(nn.Module):
-    """Self-attention and FFN with timestep modulation and gates, cross-attention without."""
-
-    def __init__(self, config: DiTConfig, precision: Precision):
-        super().__init__()
-        dim, eps, self.precision = config.dim, config.eps, precision
-        self.norm1 = LayerNorm(dim, eps, affine=False, fp32=precision.fp32_norm)
-        self.norm2 = LayerNorm(dim, eps, affine=False, fp32=precision.fp32_norm)
-        self.norm3 = LayerNorm(dim, eps, affine=True, fp32=precision.fp32_norm)
-        self.self_attn = SelfAttention(config)
-        self.cross_attn = CrossAttention(config)
-        self.ffn = nn.Sequential(nn.Linear(dim, config.ffn_dim), nn.GELU("tanh"), nn.Linear(config.ffn_dim, dim))
-        self.modulation = nn.Parameter(torch.randn(1, 6, dim) / dim**0.5)
-
-    def modulations(self, e0: Tensor) -> tuple[Tensor, ...]:
-        """e0 [B, F, 6, C] -> six tensors [B, F, C]: shift, scale, gate of self-attention, then of the FFN."""
-        if self.precision.fp32_modulation:
-            return (self.modulation.float()[:, None] + e0.float()).unbind(2)
-        return (self.modulation[:, None] + e0).unbind(2)
-
-    def modulated_input(self, x: Tensor, e0: Tensor, rows: Rows) -> Tensor:
-        """norm1(x) * (1 + scale) + shift: what self-attention reads, and TeaCache's indicator on block 0."""
-        shift, scale, *_ = self.modulations(e0)
-        return rows.shift_scale(self.norm1(x), shift, scale).to(x.dtype)
-
-    def forward(self, x: Tensor, e0: Tensor, rows: Rows, rope: Tensor, context: Tensor, plan: AttentionPlan, seen=None):
-        """x [B, M, C] -> [B, M, C]; ``seen(module, output)`` is told of each module's output before its gate."""
-        m = self.modulations(e0)
-        narrow = self.self_attn.q.weight.dtype
-        y = self.self_attn(rows.shift_scale(self.norm1(x), m[0], m[1]).to(narrow), rope, plan)
-        x = self.add("self_attn", x, y, rows, m[2], seen)
-        y = self.cross_attn(self.norm3(x).to(narrow), context, plan)
-        x = self.add("cross_attn", x, y, rows, None, seen)
-        y = self.ffn(rows.shift_scale(self.norm2(x), m[3], m[4]).to(narrow))
-        return self.add("ffn", x, y, rows, m[5], seen)
-
-    def replay(self, x: Tensor, e0: Tensor, rows: Rows, outputs: dict[str, Tensor]) -> Tensor:
-        """The residual stream rebuilt from given module outputs under this step's gates."""
-        m = self.modulations(e0)
-        for name, gate in (("self_attn", m[2]), ("cross_attn", None), ("ffn", m[5])):
-            x = self.add(name, x, outputs[name], rows, gate, None)
-        return x
-
-    def add(self, name: str, x: Tensor, y: Tensor, rows: Rows, gate: Tensor | None, seen) -> Tensor:
-        if seen is not None:
-            seen(name, y)
-        y = y if gate is None else rows.gate(y, gate)
-        return (x + y).to(x.dtype) if self.precision.narrow_residual else x + y
-
-
-class Head(nn.Module):
-    def __init__(self, config: DiTConfig, precision: Precision):
-        super().__init__()
-        self.norm = LayerNorm(config.dim, config.eps, affine=False, fp32=precision.fp32_norm)
-        pt, ph, pw = config.patch_size
-        self.head = nn.Linear(config.dim, config.out_dim * pt * ph * pw)
-        self.modulation = nn.Parameter(torch.randn(1, 2, config.dim) / config.dim**0.5)
-
-    def forward(self, x: Tensor, e: Tensor, rows: Rows) -> Tensor:
-        shift, scale = (self.modulation[:, None] + e[:, :, None]).unbind(2)
-        return self.head(rows.shift_scale(self.norm(x), shift, scale).to(self.head.weight.dtype))
-
-
-def time_features(t: Tensor, dim: int) -> Tensor:
-    """Timesteps [...] -> float64 [..., dim]: cosines first, then sines, of t * 10000^(-k / (dim / 2))."""
-    half = dim // 2
-    frequency = 10000.0 ** (-torch.arange(half, dtype=torch.float64, device=t.device) / half)
-    angle = t.double()[..., None] * frequency
-    return torch.cat((angle.cos(), angle.sin()), dim=-1)
 
 
 class CausalWanDiT(nn.Module):
@@ -202,13 +33,20 @@ class CausalWanDiT(nn.Module):
         self.time_projection = nn.Sequential(nn.SiLU(), nn.Linear(dim, 6 * dim))
         self.blocks = nn.ModuleList(Block(config, self.precision) for _ in range(config.num_layers))
         self.head = Head(config, self.precision)
+        if config.image_dim:
+            self.img_emb = ImageEmbedding(config)
+        if config.vace_layers:
+            self.vace_patch_embedding = nn.Conv3d(config.vace_in_dim, dim, config.patch_size, stride=config.patch_size)
+            first = [True] + [False] * (len(config.vace_layers) - 1)
+            self.vace_blocks = nn.ModuleList(VaceBlock(config, self.precision, f) for f in first)
+        self.vace_scale = (1.0,) * len(config.vace_layers)  # of each hint
         # Constant input of the bundled tiny models (where and when a patch is); real Wan has none.
         self.token_features = token_features
         self.kv_cache_engines: dict = {}
 
     @property
     def branch_blocks(self) -> dict[str, nn.ModuleList]:
-        return {"main": self.blocks}
+        return {"main": self.blocks} | ({"vace": self.vace_blocks} if self.config.vace_layers else {})
 
     @property
     def branches(self) -> tuple[str, ...]:
@@ -242,20 +80,37 @@ class CausalWanDiT(nn.Module):
         return x if self.token_features is None else x + self.token_features(start_frame, self.grid(latent))
 
     def embed_patches(self, latent: Tensor) -> Tensor:
+        return self._patches(latent, self.patch_embedding)
+
+    def embed_control(self, control: Tensor) -> Tensor:
+        """VACE control [B, F, vace_in_dim, H, W] -> tokens [B, L, C]."""
+        return self._patches(control, self.vace_patch_embedding)
+
+    def _patches(self, latent: Tensor, conv: nn.Conv3d) -> Tensor:
         """The patch convolution, written as the linear map it is."""
         grid, (_, ph, pw) = self.grid(latent), self.config.patch_size
         patches = latent.unflatten(4, (grid.width, pw)).unflatten(3, (grid.height, ph)).permute(0, 1, 3, 5, 2, 4, 6)
-        weight = self.patch_embedding.weight
-        return linear(patches.flatten(4).flatten(1, 3).to(weight.dtype), weight.flatten(1), self.patch_embedding.bias)
+        weight = conv.weight
+        return linear(patches.flatten(4).flatten(1, 3).to(weight.dtype), weight.flatten(1), conv.bias)
 
     def embed_time(self, t: Tensor) -> tuple[Tensor, Tensor]:
         """Timesteps [B, F] in [0, 1000] -> e [B, F, C] for the head and e0 [B, F, 6, C] for the blocks."""
         e = self.time_embedding(time_features(t, self.config.freq_dim).to(_dtype(self.time_embedding)))
         return e, self.time_projection(e).unflatten(-1, (6, self.config.dim))
 
-    def encode_text(self, prompt_embeds: Tensor) -> Tensor:
-        """Prompt embeddings [B, text_len, text_dim], zero rows past the prompt, -> context [B, text_len, C]."""
-        return self.text_embedding(prompt_embeds.to(_dtype(self.text_embedding)))
+    def encode_context(self, prompt_embeds: Tensor, image_embeds: Tensor | None = None) -> Tensor:
+        """What cross-attention reads: [B, image_len + text_len, C], image tokens first.
+
+        ``prompt_embeds`` [B, text_len, text_dim] with zero rows past the prompt, ``image_embeds``
+        [B, image_len, image_dim] for I2V. Raises UserError where an image is missing or not wanted.
+        """
+        text = self.text_embedding(prompt_embeds.to(_dtype(self.text_embedding)))
+        if (image_embeds is not None) != bool(self.config.image_dim):
+            what = "needs an image" if self.config.image_dim else "takes no image"
+            raise UserError(f"a {self.config.layout} model {what}; got {'none' if image_embeds is None else 'one'}")
+        if image_embeds is None:
+            return text
+        return torch.cat((self.img_emb(image_embeds.to(_dtype(self.img_emb))), text), dim=1)
 
     def unpatchify(self, y: Tensor, grid: Grid) -> Tensor:
         """Head output [B, L, 4 * out_dim] (patch row, patch column, channel) -> [B, F, out_dim, H, W]."""
@@ -263,13 +118,33 @@ class CausalWanDiT(nn.Module):
         y = y.unflatten(2, (ph, pw, self.config.out_dim)).unflatten(1, tuple(grid))
         return y.permute(0, 1, 6, 2, 4, 3, 5).flatten(5, 6).flatten(3, 4)
 
-    def prepare(self, latent: Tensor, t: Tensor, context: Tensor, ctx: CausalContext):
-        """Embed a chunk: latent [B, F, in_dim, H, W] at timesteps [B, F] -> BlockRunner, ready to run its blocks."""
-        return BlockRunner(self, latent, t, context, ctx)
+    def prepare(
+        self, latent: Tensor, t: Tensor, context: Tensor, ctx: CausalContext, control: Tensor | None = None
+    ) -> BlockRunner:
+        """Embed a chunk: latent [B, F, in_dim, H, W] at timesteps [B, F] -> BlockRunner, ready to run its blocks.
 
-    def forward(self, latent: Tensor, t: Tensor, prompt_embeds: Tensor, ctx: CausalContext) -> Tensor:
+        ``control`` [B, F, vace_in_dim, H, W] is what VACE blocks read. Raises UserError where sizes do not fit.
+        """
+        for name, tensor, channels in (
+            ("the latent", latent, self.config.in_dim),
+            ("the control", control, self.config.vace_in_dim),
+        ):
+            found = 0 if tensor is None else tensor.shape[2]
+            if found != channels:
+                raise UserError(f"{name} has {found} channels; a {self.config.layout} model takes {channels} there")
+        return BlockRunner(self, latent, t, context, ctx, control)
+
+    def forward(
+        self,
+        latent: Tensor,
+        t: Tensor,
+        prompt_embeds: Tensor,
+        ctx: CausalContext,
+        image_embeds: Tensor | None = None,
+        control: Tensor | None = None,
+    ) -> Tensor:
         """Flow [B, F, out_dim, H, W] of a latent [B, F, in_dim, H, W]; every block on every token."""
-        run = self.prepare(latent, t, self.encode_text(prompt_embeds), ctx)
+        run = self.prepare(latent, t, self.encode_context(prompt_embeds, image_embeds), ctx, control)
         return run.head(run.full())
 
 
@@ -285,6 +160,12 @@ def init_weights(dit: CausalWanDiT) -> None:
             if module.bias is not None:
                 nn.init.zeros_(module.bias)
     nn.init.xavier_uniform_(dit.patch_embedding.weight.flatten(1))
+    if dit.config.vace_layers:
+        nn.init.xavier_uniform_(dit.vace_patch_embedding.weight.flatten(1))
+        for block in dit.vace_blocks:
+            for name in ("before_proj", "after_proj"):
+                if hasattr(block, name):
+                    nn.init.zeros_(getattr(block, name).weight)
     for layer in (*dit.text_embedding, *dit.time_embedding):
         if isinstance(layer, nn.Linear):
             nn.init.normal_(layer.weight, std=0.02)

@@ -8,9 +8,12 @@ from torch import Tensor
 from fastcache.errors import UserError
 from fastcache.kv_cache import CausalContext
 from fastcache.models.attention import CachedAttention
+from fastcache.models.blocks import replay_blocks, run_blocks
 from fastcache.models.rope import rope_table
 from fastcache.models.rows import Rows
 from fastcache.step import Features
+
+MODULES = ("self_attn", "cross_attn", "ffn")
 
 
 class BlockRunner:
@@ -19,10 +22,13 @@ class BlockRunner:
     ``x`` [B, L, C] tokens, ``e0`` [B, F, 6, C] modulation, ``grid`` (F, H, W) in tokens.
     """
 
-    def __init__(self, dit, latent: Tensor, t: Tensor, context: Tensor, ctx: CausalContext):
+    def __init__(
+        self, dit, latent: Tensor, t: Tensor, context: Tensor, ctx: CausalContext, control: Tensor | None = None
+    ):
         self.dit, self.context, self.ctx = dit, context, ctx
         self.grid = dit.grid(latent)
         self.x = dit.embed(latent, ctx.cur_start_frame)
+        self.control = None if control is None else dit.embed_control(control)
         self.e, self.e0 = dit.embed_time(t)
         config = dit.config
         self.rope = rope_table(
@@ -30,30 +36,25 @@ class BlockRunner:
         )
 
     def full(self) -> Tensor:
-        return self._blocks(self.x, Rows(self.grid), self.rope, self.ctx)
+        return self._blocks(None)
 
     def selected(self, tokens: Tensor) -> Tensor:
         if self.ctx.store_kv:
             raise RuntimeError("a store pass commits a whole chunk; selected() belongs to denoise steps")
-        if tokens.numel() == 0:
-            return self.x[:, :0]
-        ctx = replace(self.ctx, sel=tokens)
-        return self._blocks(self.x[:, tokens], Rows(self.grid, tokens), self.rope[tokens], ctx)
+        return self._blocks(tokens) if tokens.numel() else self.x[:, :0]
 
     def record(self) -> tuple[Tensor, Features]:
         features: Features = {}
-        return self._blocks(self.x, Rows(self.grid), self.rope, self.ctx, features), features
+        return self._blocks(None, features), features
 
     def replay(self, features: Features) -> Tensor:
-        x, rows = self.x, Rows(self.grid)
-        for block_idx, block in enumerate(self.dit.blocks):
-            names = ("self_attn", "cross_attn", "ffn")
+        def outputs(branch: str, index: int) -> dict[str, Tensor]:
             try:
-                outputs = {name: features[f"main.{block_idx}.{name}"] for name in names}
+                return {name: features[f"{branch}.{index}.{name}"] for name in MODULES}
             except KeyError as missing:
                 raise UserError(f"replay needs the features that record() returned; {missing} is missing") from None
-            x = block.replay(x, self.e0, rows, outputs)
-        return x
+
+        return replay_blocks(self.dit, self.x, self.control, self.e0, Rows(self.grid), outputs)
 
     def modulated_input(self) -> Tensor:
         return self.dit.blocks[0].modulated_input(self.x, self.e0, Rows(self.grid))
@@ -62,16 +63,19 @@ class BlockRunner:
         """Tokens after the last block [B, L, C] -> flow [B, F, out_dim, H, W]."""
         return self.dit.unpatchify(self.dit.head(tokens, self.e, Rows(self.grid)), self.grid)
 
-    def _blocks(self, x: Tensor, rows: Rows, rope: Tensor, ctx: CausalContext, features: Features | None = None):
-        plan = CachedAttention(ctx)
-        for block_idx, block in enumerate(self.dit.blocks):
-            seen = None if features is None else _recorder(features, f"main.{block_idx}")
-            x = block(x, self.e0, rows, rope, self.context, plan, seen)
-        return x
+    def _blocks(self, sel: Tensor | None, features: Features | None = None) -> Tensor:
+        def watch(branch: str, index: int):
+            def seen(module: str, output: Tensor) -> None:
+                assert features is not None
+                features[f"{branch}.{index}.{module}"] = output.detach() if torch.is_grad_enabled() else output
 
+            return seen
 
-def _recorder(features: Features, prefix: str):
-    def seen(module: str, output: Tensor) -> None:
-        features[f"{prefix}.{module}"] = output.detach() if torch.is_grad_enabled() else output
-
-    return seen
+        x, control, rope, ctx = self.x, self.control, self.rope, self.ctx
+        if sel is not None:
+            x, rope, ctx = x[:, sel], rope[sel], replace(ctx, sel=sel)
+            control = None if control is None else control[:, sel]
+        rows, plan = Rows(self.grid, sel), CachedAttention(ctx)
+        return run_blocks(
+            self.dit, x, control, self.e0, rows, rope, self.context, plan, None if features is None else watch
+        )

@@ -10,29 +10,36 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fastcache.models.dit import CausalWanDiT, DiTConfig
+from fastcache.errors import UserError
+from fastcache.models.config import DiTConfig
+from fastcache.models.dit import CausalWanDiT
 from fastcache.models.precision import cast
+from fastcache.models.tiny_latents import LATENT_SHAPE, decode
+from fastcache.models.tiny_shown import IMAGE_DIM, IMAGE_LEN, SHOWN_CHANNELS, show_control, show_image
 from fastcache.models.video_model import VideoModel
 from fastcache.models.weights import file_hash, load_weights
 from fastcache.step import Grid
 from fastcache.world.features import PATCH_DIM, PATCHES, TEXT_DIM, TEXT_LEN, patch_features, text_features
-from fastcache.world.scene import FRAMES, Scene, settle
+from fastcache.world.scene import FRAMES, SIZE, Scene, settle
 from fastcache.world.words import read_prompt
 
-LATENT_SHAPE = (12, 16, 16)
 FRAMES_PER_CHUNK = 3
 WEIGHTS = Path(__file__).resolve().parent.parent / "weights"
 
-# Orthonormal colour basis (light, red-green, blue-yellow); offset and scale make latents zero-mean, unit-variance.
-_BASIS = torch.tensor([[1, 1, 1], [1, -1, 0], [-1, -1, 2]], dtype=torch.float64)
-_BASIS = (_BASIS / _BASIS.norm(dim=1, keepdim=True)).float()
-_OFFSET = torch.tensor([0.25, 0.21, 0.21])
-_SCALE = 0.19
+LAYOUTS: dict[str, dict] = {
+    "t2v": {},
+    "i2v": {"in_dim": LATENT_SHAPE[0] + SHOWN_CHANNELS["image"], "image_dim": IMAGE_DIM, "image_len": IMAGE_LEN},
+    "vace": {"vace_layers": (0, 2, 4), "vace_in_dim": SHOWN_CHANNELS["control"]},
+}
+NEEDS = {"t2v": (), "i2v": ("image",), "vace": ("control",)}
+SHOW = {"t2v": None, "i2v": show_image, "vace": show_control}
 
 
-def tiny_config(dim: int = 192, layers: int = 6, heads: int = 4, precision: str = "sf_bf16") -> DiTConfig:
+def tiny_config(
+    layout: str = "t2v", dim: int = 192, layers: int = 6, heads: int = 4, precision: str = "sf_bf16"
+) -> DiTConfig:
     """Sizes of a tiny DiT; RoPE bases fit its tiny grid, where 10000 would leave the angles nearly constant."""
-    return DiTConfig(
+    sizes: dict = dict(
         dim=dim,
         ffn_dim=4 * dim,
         num_heads=heads,
@@ -45,6 +52,7 @@ def tiny_config(dim: int = 192, layers: int = 6, heads: int = 4, precision: str 
         rope_theta=(100.0, 30.0, 30.0),
         precision=precision,
     )
+    return DiTConfig(**sizes | LAYOUTS[layout])
 
 
 class TokenFeatures(nn.Module):
@@ -59,19 +67,6 @@ class TokenFeatures(nn.Module):
             raise ValueError(f"tiny models have {PATCHES}x{PATCHES} patches a frame, not {grid.height}x{grid.width}")
         features = torch.from_numpy(patch_features(start_frame, grid.frames))
         return self.proj(features.to(self.proj.weight))
-
-
-def encode(video: Tensor) -> Tensor:
-    """Pixels [..., F, 32, 32, 3] in [0, 1] -> latents [..., F, 12, 16, 16]: colour rotation, pixel-unshuffle by 2."""
-    x = ((video - _OFFSET) @ _BASIS.T / _SCALE).unflatten(-2, (-1, 2)).unflatten(-4, (-1, 2))
-    return x.movedim((-1, -4, -2), (-5, -4, -3)).flatten(-5, -3)
-
-
-def decode(latents: Tensor) -> np.ndarray:
-    """Latents [1, F, 12, 16, 16] -> uint8 frames [F, 32, 32, 3]; the exact inverse of encode() up to rounding."""
-    x = latents[0].float().cpu().unflatten(-3, (3, 2, 2)).movedim((-5, -4, -3), (-1, -4, -2))
-    pixels = x.flatten(-3, -2).flatten(-4, -3) * _SCALE @ _BASIS + _OFFSET
-    return (pixels.clamp(0, 1) * 255).round().to(torch.uint8).numpy()
 
 
 def encode_scene(scene: Scene) -> Tensor:
@@ -92,9 +87,9 @@ def build(config: DiTConfig) -> CausalWanDiT:
     return CausalWanDiT(config, TokenFeatures(config.dim))
 
 
-def describe(precision: str = "sf_bf16", **_: object) -> tuple[DiTConfig, tuple[int, int, int]]:
+def describe(precision: str = "sf_bf16", layout: str = "t2v", **_: object) -> tuple[DiTConfig, tuple[int, int, int]]:
     """Sizes of the model that load() would build with these options, and the shape of its latent frames."""
-    return tiny_config(precision=precision), LATENT_SHAPE
+    return tiny_config(layout, precision=precision), LATENT_SHAPE
 
 
 def load(
@@ -103,13 +98,16 @@ def load(
     dtype: torch.dtype = torch.float32,
     precision: str = "sf_bf16",
     name: str = "tiny_t2v",
+    layout: str = "t2v",
 ) -> VideoModel:
-    """The bundled text-to-video model, or the same architecture with other weights.
+    """A bundled model of one of the layouts t2v, i2v and vace, or the same architecture with other weights.
 
-    Raises UserError where the weights file is missing, damaged or of another shape.
+    Raises UserError where the layout is unknown and where the weights file is missing, damaged or of another shape.
     """
+    if layout not in LAYOUTS:
+        raise UserError(f"layout={layout} is not one of {', '.join(LAYOUTS)}")
     path = Path(weights) if weights is not None else WEIGHTS / f"{name}.safetensors"
-    dit = build(tiny_config(precision=precision))
+    dit = build(tiny_config(layout, precision=precision))
     load_weights(dit, path)
     dit.eval().requires_grad_(False)
     cast(dit, dtype)
@@ -122,4 +120,7 @@ def load(
         encode_prompt=encode_prompt,
         decode=decode,
         trained_frames=FRAMES,
+        needs=NEEDS[layout],
+        frame_size=(SIZE, SIZE),
+        show=SHOW[layout],
     )

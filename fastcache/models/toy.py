@@ -5,21 +5,29 @@ import hashlib
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import pixel_shuffle
+from torch.nn.functional import pixel_shuffle, pixel_unshuffle
 
+from fastcache.condition import Condition
 from fastcache.errors import UserError
-from fastcache.models.dit import CausalWanDiT, DiTConfig
+from fastcache.models.config import DiTConfig
+from fastcache.models.dit import CausalWanDiT
 from fastcache.models.precision import cast
 from fastcache.models.video_model import VideoModel
 
 LATENT_SHAPE = (12, 8, 8)
+FRAME_SIZE = (16, 16)
 TEXT_LEN, TEXT_DIM = 8, 24
 WEIGHT_STD = 0.15
 
 
-def toy_config(layers: int = 2, precision: str = "sf_bf16") -> DiTConfig:
-    """Head width 12: the three rotary axes get two channel pairs each."""
-    return DiTConfig(
+IMAGE_LEN, IMAGE_DIM = 4, 20
+CONTROL = 2 * LATENT_SHAPE[0] + 4
+LAYOUTS = ("t2v", "i2v", "vace")
+
+
+def toy_config(layers: int = 2, precision: str = "sf_bf16", layout: str = "t2v") -> DiTConfig:
+    """Head width 12: the three rotary axes get two channel pairs each. A VACE block goes with every second block."""
+    sizes: dict = dict(
         dim=48,
         ffn_dim=96,
         num_heads=4,
@@ -31,6 +39,11 @@ def toy_config(layers: int = 2, precision: str = "sf_bf16") -> DiTConfig:
         text_len=TEXT_LEN,
         precision=precision,
     )
+    if layout == "i2v":
+        sizes |= {"in_dim": 2 * LATENT_SHAPE[0] + 4, "image_dim": IMAGE_DIM, "image_len": IMAGE_LEN}
+    if layout == "vace":
+        sizes |= {"vace_layers": tuple(range(0, layers, 2)), "vace_in_dim": CONTROL}
+    return DiTConfig(**sizes)
 
 
 def build(config: DiTConfig, seed: int = 0) -> CausalWanDiT:
@@ -61,9 +74,37 @@ def decode(latents: Tensor) -> np.ndarray:
     return (pixels * 255).round().to(torch.uint8).numpy()
 
 
-def describe(layers: int = 2, precision: str = "sf_bf16", **_: object) -> tuple[DiTConfig, tuple[int, int, int]]:
+def picture_latents(pixels: np.ndarray) -> Tensor:
+    """uint8 [T, 16, 16, 3] -> latents [T, 12, 8, 8]."""
+    return pixel_unshuffle(torch.from_numpy(pixels).movedim(-1, 1).float() / 127.5 - 1, 2)
+
+
+def show_image(prompt: str, seed: int, frames: int, image: np.ndarray | None = None) -> Condition:
+    latent = picture_latents(_drawn(prompt, 1)[0:1] if image is None else image[None])
+    first = (torch.arange(frames) == 0).float()[:, None, None, None]
+    mask = first.expand(-1, 4, *LATENT_SHAPE[1:])
+    tokens = latent.flatten()[: IMAGE_LEN * IMAGE_DIM].view(1, IMAGE_LEN, IMAGE_DIM)
+    return Condition(encode_prompt(prompt, seed), tokens, torch.cat((mask, first * latent), 1)[None])
+
+
+def show_control(prompt: str, seed: int, frames: int, control: np.ndarray | None = None) -> Condition:
+    video = picture_latents(_drawn(prompt, frames) if control is None else control[:frames])
+    shown = torch.cat((torch.zeros_like(video), video, torch.ones(len(video), 4, *LATENT_SHAPE[1:])), 1)
+    padded = torch.cat((shown, shown.new_zeros(frames - len(shown), *shown.shape[1:])))
+    return Condition(encode_prompt(prompt, seed), control=padded[None])
+
+
+def _drawn(prompt: str, frames: int) -> np.ndarray:
+    """Random pixels that belong to a prompt, uint8 [frames, 16, 16, 3]."""
+    key = int.from_bytes(hashlib.sha256(prompt.encode()).digest()[:4], "big")
+    return np.random.default_rng(key).integers(0, 256, (frames, *FRAME_SIZE, 3), np.uint8)
+
+
+def describe(
+    layers: int = 2, precision: str = "sf_bf16", layout: str = "t2v", **_: object
+) -> tuple[DiTConfig, tuple[int, int, int]]:
     """Sizes of the model that load() would build with these options, and the shape of its latent frames."""
-    return toy_config(layers, precision), LATENT_SHAPE
+    return toy_config(layers, precision, layout), LATENT_SHAPE
 
 
 def load(
@@ -74,13 +115,21 @@ def load(
     seed: int = 0,
     precision: str = "sf_bf16",
     frames_per_chunk: int = 3,
+    layout: str = "t2v",
 ) -> VideoModel:
     """The toy model; equal ``layers`` and ``seed`` give equal weights. Raises UserError if given a weights file."""
     if weights is not None:
         raise UserError(f"weights={weights}: the toy model draws its weights from model.seed; leave the option out")
-    dit = build(toy_config(layers, precision), seed)
+    if layout not in LAYOUTS:
+        raise UserError(f"layout={layout} is not one of {', '.join(LAYOUTS)}")
+    dit = build(toy_config(layers, precision, layout), seed)
     weights_hash = hashlib.sha256(b"".join(p.numpy().tobytes() for p in dit.parameters())).hexdigest()
     cast(dit, dtype)
+    shown: dict[str, dict] = {
+        "t2v": {},
+        "i2v": {"needs": ("image",), "show": show_image},
+        "vace": {"needs": ("control",), "show": show_control},
+    }
     return VideoModel(
         name="toy",
         dit=dit.to(device),
@@ -89,4 +138,6 @@ def load(
         weights_hash=weights_hash,
         encode_prompt=encode_prompt,
         decode=decode,
+        frame_size=FRAME_SIZE,
+        **shown[layout],
     )

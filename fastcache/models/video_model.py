@@ -6,6 +6,8 @@ from dataclasses import dataclass
 import numpy as np
 from torch import Tensor
 
+from fastcache.condition import Condition
+from fastcache.errors import UserError
 from fastcache.models.dit import CausalWanDiT
 
 
@@ -17,6 +19,9 @@ class VideoModel:
     embeddings [1, text_len, text_dim] (the seed settles what the words leave open) and raises UserError on a prompt
     it cannot read; ``decode(latents [1, F, C, H, W])`` gives uint8 frames [T, height, width, 3]; ``weights_hash`` is
     the sha256 of the weights; ``trained_frames`` the latent frames the weights were trained on (0: unknown).
+
+    ``needs`` says what is shown to the model besides text, ("image",) for I2V, ("control",) for VACE, in frames of
+    ``frame_size`` (height, width) pixels; ``show(prompt, seed, frames, **shown)`` then makes the condition.
     """
 
     name: str
@@ -28,3 +33,20 @@ class VideoModel:
     decode: Callable[[Tensor], np.ndarray]
     trained_frames: int = 0
     fps: int = 8
+    needs: tuple[str, ...] = ()
+    frame_size: tuple[int, int] = (0, 0)
+    show: Callable[..., Condition] | None = None
+
+    def condition(self, prompt: str, seed: int, frames: int, **shown: np.ndarray | None) -> Condition:
+        """What a rollout of ``frames`` latent frames needs.
+
+        ``image`` uint8 [height, width, 3] or ``control`` uint8 [T, height, width, 3] as ``needs`` says; None: the
+        model draws what the prompt implies, where it can. Raises UserError on what the model has no use for.
+        """
+        for name, value in shown.items():
+            if value is not None and name not in self.needs:
+                other = f"; it takes {self.needs[0]}=" if self.needs else "; leave it out"
+                raise UserError(f"{name}= is given, but model={self.name} takes none{other}")
+        if self.show is None:
+            return Condition(self.encode_prompt(prompt, seed))
+        return self.show(prompt, seed, frames, **{name: shown.get(name) for name in self.needs})

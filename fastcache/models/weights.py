@@ -25,18 +25,27 @@ def load_weights(module: nn.Module, path: str | Path) -> dict[str, str]:
     another shape (the first five are named).
     """
     path = Path(path)
-    if not path.is_file():
-        raise UserError(f"weights={path}: no such file; leave weights= out for the weights that come with the model")
-    try:
-        with safe_open(path, framework="pt") as file:
-            metadata = file.metadata() or {}
-            state = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a mapping)
-    except (SafetensorError, OSError) as error:
-        raise UserError(f"weights={path} cannot be read as safetensors ({error}); is the file complete?") from None
+    state, metadata = _read(path)
     _compare(module.state_dict(), state, path)
     with torch.no_grad():
         module.load_state_dict(state)
     return metadata
+
+
+def read_weights(path: str | Path) -> dict[str, torch.Tensor]:
+    """The tensors of a safetensors checkpoint. Raises UserError where it is missing, unreadable or truncated."""
+    return _read(Path(path))[0]
+
+
+def _read(path: Path) -> tuple[dict[str, torch.Tensor], dict[str, str]]:
+    if not path.is_file():
+        raise UserError(f"weights={path}: no such file; leave weights= out for the weights that come with the model")
+    try:
+        with safe_open(path, framework="pt") as file:
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a mapping)
+            return tensors, file.metadata() or {}
+    except (SafetensorError, OSError) as error:
+        raise UserError(f"weights={path} cannot be read as safetensors ({error}); is the file complete?") from None
 
 
 def save_weights(module_state: dict[str, torch.Tensor], path: str | Path, dtype: torch.dtype, metadata: dict) -> None:

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from fastcache.models.attention import attend
+from fastcache.models.blocks import run_blocks
 from fastcache.models.rope import rope_table
 from fastcache.models.rows import Rows
 from fastcache.step import Grid
@@ -32,27 +33,42 @@ class TeacherForcing:
         return project()
 
 
-def forward(dit: Any, clean: Tensor | None, noisy: Tensor, t: Tensor, text: Tensor, features: Tensor) -> Tensor:
+def forward(
+    dit: Any,
+    clean: Tensor | None,
+    noisy: Tensor,
+    t: Tensor,
+    text: Tensor,
+    features: Tensor,
+    image_embeds: Tensor | None = None,
+    channels: Tensor | None = None,
+    control: Tensor | None = None,
+) -> Tensor:
     """Flow [B, F, channels, H, W] of the noisy frames.
 
     ``dit`` is a CausalWanDiT with token features; ``clean`` [B, F - f, channels, H, W] are the frames before the last
     chunk (None: a single chunk), ``t`` [B, F] the timesteps of the noisy frames, ``text`` [B, text_len, text_dim],
-    ``features`` [B, F, S, PATCH_DIM] of the frames.
+    ``features`` [B, F, S, PATCH_DIM] of the frames; the rest as in condition.Condition, of the same frames.
     Rotary positions start at 0: attention depends on their differences alone.
     """
     frames = noisy.shape[1]
     past = 0 if clean is None else clean.shape[1]
     grid = dit.grid(noisy)
-    tokens = dit.embed_patches(noisy if clean is None else torch.cat((clean, noisy), 1))
-    placed = dit.token_features.proj(features)
-    tokens = tokens + torch.cat((placed[:, :past], placed), 1).flatten(1, 2)
+
+    def twice(x: Tensor) -> Tensor:
+        """Of the clean frames, then of the noisy ones."""
+        return torch.cat((x[:, :past], x), 1)
+
+    latents = noisy if clean is None else torch.cat((clean, noisy), 1)
+    tokens = dit.embed_patches(latents if channels is None else torch.cat((latents, twice(channels)), 2))
+    tokens = tokens + twice(dit.token_features.proj(features)).flatten(1, 2)
+    stream = None if control is None else dit.embed_control(twice(control))
     table = rope_table(dit.config.dim // dit.config.num_heads, grid, 0, dit.config.rope_theta)
     table = torch.cat((table[: past * grid.tokens_per_frame], table))
     e, e0 = dit.embed_time(torch.cat((t.new_zeros(len(t), past), t), 1))
-    rows, context = Rows(Grid(past + frames, grid.height, grid.width)), dit.encode_text(text)
+    rows, context = Rows(Grid(past + frames, grid.height, grid.width)), dit.encode_context(text, image_embeds)
     chunks = 1 if clean is None else 1 + past // (frames - past)
     plan = TeacherForcing(chunks, frames // chunks * grid.tokens_per_frame)
-    for block in dit.blocks:
-        tokens = block(tokens, e0, rows, table, context, plan)
+    tokens = run_blocks(dit, tokens, stream, e0, rows, table, context, plan)
     own = past * grid.tokens_per_frame
     return dit.unpatchify(dit.head(tokens[:, own:], e[:, past:], Rows(grid)), grid)

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from fastcache.models.dit import CausalWanDiT, init_weights
+from fastcache.models.dit import init_weights
 from fastcache.world.features import WAVE_DIM
 
 LOUD = 2.0
@@ -18,9 +18,45 @@ TEXT_EXTRA = 16
 
 
 @torch.no_grad()
-def init_tiny(dit: CausalWanDiT) -> None:
+def init_tiny(dit: Any) -> None:
     init_weights(dit)
     _fill(dit)
+    if dit.config.vace_layers:
+        _copy_blocks(dit)
+
+
+@torch.no_grad()
+def go_on_from(dit: Any, state: dict[str, torch.Tensor]) -> None:
+    """Take over the weights of a tiny text-to-video model; what it lacks starts as it helps most.
+
+    New latent channels start at zero. Keys and values of image tokens start as those of the text; VACE blocks as
+    copies of the main blocks that their hints follow, hints at zero, as in VACE (arXiv 2503.07598).
+    """
+    own = dit.state_dict()
+    patches = own["patch_embedding.weight"]
+    known = state["patch_embedding.weight"].shape[1]
+    patches[:, known:] = 0
+    patches[:, :known] = state["patch_embedding.weight"]
+    for name, weight in state.items():
+        if name != "patch_embedding.weight":
+            own[name].copy_(weight)
+    if dit.config.image_dim:
+        for block in dit.blocks:
+            cross = block.cross_attn
+            for new, old in ((cross.k_img, cross.k), (cross.v_img, cross.v), (cross.norm_k_img, cross.norm_k)):
+                new.load_state_dict(old.state_dict())
+    if dit.config.vace_layers:
+        _copy_blocks(dit)
+
+
+def _copy_blocks(dit: Any) -> None:
+    for block, index in zip(dit.vace_blocks, dit.config.vace_layers, strict=True):
+        block.load_state_dict(dit.blocks[index].state_dict(), strict=False)
+    dit.vace_blocks[0].before_proj.weight.copy_(torch.eye(dit.config.dim))
+    # The reactive pixels enter where the pixels of the video do.
+    channels = dit.config.out_dim
+    dit.vace_patch_embedding.weight.zero_()
+    dit.vace_patch_embedding.weight[:, channels : 2 * channels] = dit.patch_embedding.weight[:, :channels]
 
 
 def _fill(dit: Any) -> None:
@@ -59,10 +95,10 @@ def _pass_text(dit: Any, half: int) -> None:
 
 
 def _pass_latents(dit: Any, start: int) -> None:
-    channels = dit.config.in_dim
+    channels = dit.config.out_dim
     numbers = 4 * channels
-    patch, head = dit.patch_embedding.weight, dit.head.head.weight
-    nn.init.normal_(patch, std=0.02)
+    nn.init.normal_(dit.patch_embedding.weight, std=0.02)
+    patch, head = dit.patch_embedding.weight[:, :channels], dit.head.head.weight
     order = torch.arange(numbers).view(channels, 2, 2)
     patch[start : start + numbers] = torch.eye(numbers)[order.flatten()].view(numbers, channels, 1, 2, 2)
     head.zero_()

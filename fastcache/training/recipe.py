@@ -17,6 +17,8 @@ class Recipe:
 
     minutes: float = 90.0
     out: str = "runs/tiny_t2v"
+    layout: str = "t2v"  # t2v, i2v or vace
+    start: str = ""  # weights of a tiny model to go on from, such as those of tiny_t2v
     seed: int = 0
     lr: float = 3e-3
     adam_lr: float = 2e-3
@@ -51,7 +53,7 @@ def flow_loss(dit: Any, batch: Batch, generator: torch.Generator, recipe: Recipe
     shaped = lambda index: SIGMAS[index][:, :, None, None, None]  # noqa: E731
 
     def predict(noisy: Tensor, index: Tensor) -> Tensor:
-        return forward(dit, clean, noisy, 1000 * SIGMAS[index], batch.text, batch.features)
+        return forward(dit, clean, noisy, 1000 * SIGMAS[index], batch.text, batch.features, *batch.shown)
 
     start = x0
     if renoise:

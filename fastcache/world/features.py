@@ -43,28 +43,35 @@ def patch_features(start_frame: int, frames: int) -> np.ndarray:
     return np.concatenate(parts, -1).reshape(-1, PATCH_DIM).astype(np.float32)
 
 
-def text_features(scene: Scene) -> np.ndarray:
-    """Token features [TEXT_LEN, TEXT_DIM] of a scene: a row a sprite, one for the background, then zero rows."""
+def text_features(scene: Scene, motion: bool = True, ground: bool = True) -> np.ndarray:
+    """Token features [TEXT_LEN, TEXT_DIM] of a scene: a row a sprite, one for the background, then zero rows.
+
+    Without ``motion`` nothing is told of where sprites are and how they move (a control video shows it), without
+    ``ground`` nothing of the background's color and texture (a picture shows them).
+    """
     rows = np.zeros((TEXT_LEN, TEXT_DIM), np.float32)
     colors, speeds = list(COLORS), list(SPEEDS.values())
     flags = rows[:, WAVE_DIM:]
     for i, sprite in enumerate(scene.sprites):
-        for axis in range(2):
+        for axis in range(2 if motion else 0):
             _wave(rows[i, axis * WAVE_DIM // 2 :], sprite.start[axis] - RADIUS, sprite.velocity[axis], speeds)
         flags[i, i] = 1
         at = MAX_SPRITES + 1
         flags[i, at + colors.index(sprite.color)] = 1
         flags[i, at + len(colors) + SHAPES.index(sprite.shape)] = 1
+        if not motion:
+            continue
         at += len(colors) + len(SHAPES) + len(TEXTURES)
         if not any(sprite.velocity):
             flags[i, at] = 1
         for axis, v in enumerate(sprite.velocity):
             if v:
                 flags[i, at + 1 + speeds.index(abs(v)) * 4 + 2 * axis + (v > 0)] = 1
-    ground = flags[len(scene.sprites)]
-    ground[MAX_SPRITES] = 1
-    ground[MAX_SPRITES + 1 + colors.index(scene.ground_color)] = 1
-    ground[MAX_SPRITES + 1 + len(colors) + len(SHAPES) + TEXTURES.index(scene.texture)] = 1
+    under = flags[len(scene.sprites)]
+    under[MAX_SPRITES] = 1
+    if ground:
+        under[MAX_SPRITES + 1 + colors.index(scene.ground_color)] = 1
+        under[MAX_SPRITES + 1 + len(colors) + len(SHAPES) + TEXTURES.index(scene.texture)] = 1
     return rows
 
 

@@ -54,7 +54,7 @@ def _sight(picture: np.ndarray, frame: int, scene: Scene, i: int, centres: list[
     color = picture[np.hypot(_X - found[0], _Y - found[1]) < 2].mean(0)
     nearest = min(COLORS, key=lambda name: float(np.abs(color - np.array(COLORS[name])).sum()))
     error = float(np.hypot(*(found - implied)))
-    return Sighting(frame, error, nearest == sprite.color, _shape(mask, found) == sprite.shape)
+    return Sighting(frame, error, nearest == sprite.color, match_shape(mask, found) == sprite.shape)
 
 
 def _alike(picture: np.ndarray, color: str, ground: str) -> np.ndarray:
@@ -66,7 +66,7 @@ def _alike(picture: np.ndarray, color: str, ground: str) -> np.ndarray:
     return np.clip(2 * share - 0.8, 0, 1) * (aside < 0.35)
 
 
-def _shape(mask: np.ndarray, centre: np.ndarray) -> str:
+def match_shape(mask: np.ndarray, centre: np.ndarray) -> str:
     """The shape whose outline, at the best of a few sizes and offsets, overlaps the mask most."""
     best, answer = -1.0, SHAPES[0]
     for shape in SHAPES:

@@ -71,3 +71,14 @@ def render(scene: Scene, unsaid: Unsaid, frames) -> tuple[np.ndarray, np.ndarray
         video = video + alpha[..., None] * (np.array(COLORS[sprite.color]) - video)
         covered = np.maximum(covered, alpha)
     return video.astype(np.float32), covered.astype(np.float32)
+
+
+def draw_layout(scene: Scene, frames) -> np.ndarray:
+    """A control video of a scene: each sprite's silhouette in its own color on black, [T, SIZE, SIZE, 3] in [0, 1]."""
+    frames = np.asarray(frames)
+    video = np.zeros((len(frames), SIZE, SIZE, 3))
+    for sprite in scene.sprites:
+        centre = sprite.track(frames)
+        alpha = coverage(sprite.shape, _X[None] - centre[:, 0, None, None], _Y[None] - centre[:, 1, None, None], RADIUS)
+        video += alpha[..., None] * (np.array(COLORS[sprite.color]) - video)
+    return video.astype(np.float32)

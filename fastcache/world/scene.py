@@ -1,6 +1,6 @@
 """From words to a whole scene: what the prompt leaves open is drawn from a seed, overlaps kept rare."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -24,6 +24,20 @@ class Sprite:
     def track(self, frames: np.ndarray) -> np.ndarray:
         """Centres [T, 2] (x, y) in pixels at the given frame numbers, bounces included."""
         return bounce(np.array(self.start) + np.array(self.velocity) * np.asarray(frames, float)[:, None])
+
+
+@dataclass(frozen=True)
+class Wanderer(Sprite):
+    """A sprite whose track no words tell: it sways by ``sway`` (x, y) pixels, at ``pace`` radians a frame."""
+
+    sway: tuple[float, float] = (0.0, 0.0)
+    pace: tuple[float, float] = (0.0, 0.0)
+    phase: tuple[float, float] = (0.0, 0.0)
+
+    def track(self, frames: np.ndarray) -> np.ndarray:
+        t = np.asarray(frames, float)[:, None]
+        swing = np.sin(np.array(self.phase) + np.array(self.pace) * t) - np.sin(self.phase)
+        return bounce(np.array(self.start) + np.array(self.velocity) * t + np.array(self.sway) * swing)
 
 
 @dataclass(frozen=True)
@@ -97,3 +111,20 @@ def random_words(rng: np.random.Generator) -> PromptWords:
 
 def random_scene(rng: np.random.Generator) -> Scene:
     return settle(random_words(rng), rng)
+
+
+def wander(scene: Scene, rng: np.random.Generator) -> Scene:
+    """The scene with sprites that sway about their ways at random."""
+    sprites = tuple(
+        Wanderer(
+            s.color,
+            s.shape,
+            s.start,
+            s.velocity,
+            tuple(rng.uniform(2, 7, 2).tolist()),
+            tuple(rng.uniform(0.15, 0.5, 2).tolist()),
+            tuple(rng.uniform(0, 2 * np.pi, 2).tolist()),
+        )
+        for s in scene.sprites
+    )
+    return replace(scene, sprites=sprites)
