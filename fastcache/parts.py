@@ -4,12 +4,13 @@ A model's YAML names them one by one (``vae: /data/vae``) or all at once (``part
 folder in the diffusers layout). What is named one by one goes first.
 """
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from fastcache.checkpoints.hashing import file_hash
 from fastcache.errors import UserError
-from fastcache.files import sha256
 
 PARTS = ("text_encoder", "tokenizer", "image_encoder", "vae")
 OPTIONS = ("parts", *PARTS)
@@ -53,10 +54,19 @@ def hashes(options: Mapping[str, Any]) -> dict[str, str]:
     told = {}
     for name, folder in find(options).items():
         try:
-            told[name] = sha256(folder)
+            told[name] = folder_hash(folder)
         except OSError as error:
             raise UserError(f"model.{name}={folder} cannot be read: {error}") from None
     return told
+
+
+def folder_hash(folder: Path) -> str:
+    """sha256 of the names and hashes of a folder's files, hidden ones left out. Raises OSError where one cannot be
+    read."""
+    names = sorted(path.relative_to(folder) for path in folder.rglob("*") if path.is_file())
+    shown = [name for name in names if not any(part.startswith(".") for part in name.parts)]
+    lines = "".join(f"{name.as_posix()} {file_hash(folder / name)}\n" for name in shown)
+    return hashlib.sha256(lines.encode()).hexdigest()
 
 
 def _folder(name: str, value: Any) -> Path | None:

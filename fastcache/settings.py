@@ -14,7 +14,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from fastcache import catalog, fits, parts, shown
 from fastcache.errors import UserError
-from fastcache.files import sha256
+from fastcache.checkpoints.hashing import checkpoint_hash
 from fastcache.schedule import parse_schedule
 
 Settings = dict[str, Any]
@@ -205,6 +205,6 @@ def _weights(s: Settings) -> dict[str, str] | None:
         )
         raise UserError(f"weights={path}: no such file; {own_too}")
     try:
-        return {"path": str(path), "sha256": sha256(path)}
+        return {"path": str(path), "sha256": checkpoint_hash(path)}
     except OSError as error:
         raise UserError(f"weights={path} cannot be read: {error}") from None

@@ -21,8 +21,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fastcache.cachedir import cache_dir
 from fastcache.errors import UserError
-from fastcache.files import cache_dir
 from fastcache.metrics.base import NotComputable
 
 log = logging.getLogger(__name__)

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import torch
 
+from fastcache.checkpoints.hashing import checkpoint_hash
 from fastcache.condition import Condition
 from fastcache.errors import UserError
-from fastcache.files import sha256
 from fastcache.models.checkpoints import load_checkpoint
 from fastcache.models.config import DiTConfig
 from fastcache.models.video_model import VideoModel
@@ -67,7 +67,7 @@ def load(
         dit=load_checkpoint(weights, o.config, dtype, device),
         latent_shape=o.latent_shape,
         frames_per_chunk=FRAMES_PER_CHUNK,
-        weights_hash=sha256(weights),
+        weights_hash=checkpoint_hash(weights),
         encode_prompt=encode_prompt,
         decode=vae.decode,
         trained_frames=TRAINED_FRAMES,

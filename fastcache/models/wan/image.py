@@ -8,9 +8,9 @@ from torch import Tensor
 from torch.nn.functional import interpolate
 
 from fastcache.errors import UserError
-from fastcache.files import sha256
 from fastcache.models.wan.kept import Kept
 from fastcache.models.wan.loading import free, load_part
+from fastcache.parts import folder_hash
 
 MEAN, STD = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)  # CLIP's, of RGB in [0, 1]
 
@@ -33,7 +33,7 @@ class ImageEncoder:
     def __init__(self, folder: Path, image_len: int, image_dim: int, dtype: torch.dtype, device: str):
         self.folder, self.image_len, self.image_dim = folder, image_len, image_dim
         self.dtype, self.device = dtype, device
-        self.kept = Kept("images", sha256(folder), str(dtype))
+        self.kept = Kept("images", folder_hash(folder), str(dtype))
 
     def __call__(self, image: np.ndarray) -> Tensor:
         source = repr(image.shape).encode() + image.tobytes()

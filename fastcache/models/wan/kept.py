@@ -11,7 +11,8 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from fastcache.files import cache_dir, written_aside
+from fastcache.cachedir import cache_dir
+from fastcache.files import written_aside
 
 
 class Kept:

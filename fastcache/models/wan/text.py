@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 
 from fastcache.errors import UserError
-from fastcache.files import sha256
 from fastcache.models.wan.kept import Kept
 from fastcache.models.wan.loading import first_line, free, load_part
+from fastcache.parts import folder_hash
 
 
 def clean(prompt: str) -> str:
@@ -45,7 +45,7 @@ class PromptEncoder:
         self.encoder, self.tokenizer, self.device = encoder, tokenizer, device
         self.text_len, self.text_dim = text_len, text_dim
         self.dtype = torch.bfloat16 if dtype == torch.float16 else dtype  # UMT5 overflows in float16
-        self.kept = Kept("prompts", sha256(encoder), sha256(tokenizer), str(self.dtype))
+        self.kept = Kept("prompts", folder_hash(encoder), folder_hash(tokenizer), str(self.dtype))
         self.known: dict[str, Tensor] = {}
 
     def __call__(self, prompt: str, seed: int = 0) -> Tensor:

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from fastcache.errors import UserError
-from fastcache.files import sha256
 from fastcache.models.wan.kept import Kept
 from fastcache.models.wan.loading import load_part
+from fastcache.parts import folder_hash
 
 CHANNELS, STRIDE, FRAMES = 16, 8, 4  # of a latent; pixels a latent pixel; pixel frames a latent frame
 # What a latent channel is on average, and by how much it varies, in Wan-Video/Wan2.1: z = (mu - MEAN) / STD.
@@ -39,7 +39,7 @@ class VideoVAE:
 
     def __init__(self, folder: Path, dtype: torch.dtype, device: str, tiling: bool = False):
         self.folder, self.dtype, self.device, self.tiling = folder, dtype, device, tiling
-        self.kept = Kept("latents", sha256(folder), str(dtype), tiling)
+        self.kept = Kept("latents", folder_hash(folder), str(dtype), tiling)
 
     def encode(self, pixels: Tensor) -> Tensor:
         """Pixels [T, 3, H, W] in [-1, 1], T = 4 (F - 1) + 1, -> latents float32 [1, F, 16, H/8, W/8], normalised.
