@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 import yaml
 
-from fastcache import parts
+from fastcache import encoders
 from fastcache.errors import UserError
 from fastcache.files import written_aside
 from fastcache.settings import Settings, number
@@ -37,8 +37,8 @@ def signed(s: Settings) -> dict[str, Any]:
     payload["device"] = str(s["device"]).partition(":")[0]
     payload["weights"] = s["weights"] and s["weights"]["sha256"]
     payload["rescale"] = s["rescale"]["signed"]
-    payload["model"] = {key: value for key, value in s["model"].items() if key not in parts.OPTIONS}
-    payload |= {"parts": s["parts"]} if s.get("parts") else {}
+    payload["model"] = {key: value for key, value in s["model"].items() if key not in encoders.OPTIONS}
+    payload |= {"encoders": s["encoders"]} if s.get("encoders") else {}
     payload |= {kind: s[kind]["sha256"] for kind in ("image", "control") if s.get(kind)}
     return _canonical(payload)
 

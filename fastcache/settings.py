@@ -12,16 +12,16 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from fastcache import catalog, fits, parts, shown
-from fastcache.errors import UserError
+from fastcache import catalog, encoders, fits, shown
 from fastcache.checkpoints.hashing import checkpoint_hash
+from fastcache.errors import UserError
 from fastcache.schedule import parse_schedule
 
 Settings = dict[str, Any]
 """The whole resolved configuration of a run, ``config.yaml`` of its folder. Beyond conf/config.yaml's keys: choices
 (the option chosen in each group), dial (a number or None), prompts (a list of texts), weights (path and sha256),
-parts (sha256 of the text encoder, the VAE, ... where the model has them), image and control (see shown.resolve),
-rescale (see _rescale)."""
+encoders (sha256 of text encoder, VAE, ... where the model has them), image and control (see shown.resolve), rescale
+(see _rescale)."""
 
 DTYPES = ("float32", "bfloat16", "float16")
 TRACKING = ("offline", "online", "disabled")
@@ -53,7 +53,8 @@ def resolve(cfg: DictConfig, choices: Mapping[str, str]) -> Settings:
     s["prompts"] = _prompts(s)
     s["num_videos"] = len(s["prompts"])
     s["weights"] = _weights(s)
-    s["parts"] = parts.hashes(s["model"])
+    s["model"] = encoders.beside(s["model"], s["weights"] and s["weights"]["path"])
+    s["encoders"] = encoders.hashes(s["model"])
     for kind in shown.KINDS:
         s[kind] = shown.resolve(kind, s[kind], s["num_videos"])
     s["rescale"] = _rescale(s)
@@ -187,8 +188,7 @@ def _unused(name: str) -> dict[str, Any]:
 
 
 def _weights(s: Settings) -> dict[str, str] | None:
-    """Path and hash of the checkpoint, a file or a folder: weights= or what the model's YAML names (relative to the
-    package)."""
+    """Path and hash of the checkpoint: weights= or what the model's YAML names (relative to the package)."""
     own = s["model"].pop("weights", None)
     name = s["weights"] or own
     if name is None:
@@ -199,11 +199,6 @@ def _weights(s: Settings) -> dict[str, str] | None:
         raise UserError(
             f"model={s['choices']['model']} comes with {path}, but it is not there; name a file: weights=PATH"
         )
-    if not path.exists():
-        own_too = (
-            "leave weights= out for the weights that come with the model" if own else "give the path of a checkpoint"
-        )
-        raise UserError(f"weights={path}: no such file; {own_too}")
     try:
         return {"path": str(path), "sha256": checkpoint_hash(path)}
     except OSError as error:

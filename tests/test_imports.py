@@ -12,7 +12,7 @@ LIGHT = {"torch", "hydra", "wandb"}
 ROOMS = {
     "errors": (set(), {"torch", "hydra", "wandb"}),
     "files": (set(), {"torch", "hydra", "wandb"}),
-    "parts": (COMMON | {"checkpoints"}, LIGHT),
+    "encoders": (COMMON | {"checkpoints"}, LIGHT),
     "cachedir": (COMMON, {"torch", "hydra", "wandb"}),
     "step": (COMMON, {"hydra", "wandb"}),
     "schedule": (COMMON, {"torch", "hydra", "wandb"}),
@@ -27,7 +27,7 @@ ROOMS = {
     "world": (COMMON | {"world"}, {"torch", "hydra", "wandb"}),
     "checkpoints": (COMMON | {"cachedir", "checkpoints"}, {"hydra", "wandb"}),
     "models": (
-        COMMON | {"condition", "step", "kv_cache", "world", "checkpoints", "cachedir", "parts", "models"},
+        COMMON | {"condition", "step", "kv_cache", "world", "checkpoints", "cachedir", "encoders", "models"},
         {"hydra", "wandb"},
     ),
     "training": (
@@ -44,9 +44,9 @@ ROOMS = {
     "catalog": (COMMON, LIGHT),
     "build": (COMMON | {"catalog"}, LIGHT),
     "cost": (COMMON, LIGHT),
-    "settings": (COMMON | {"catalog", "checkpoints", "fits", "parts", "schedule", "shown"}, LIGHT),
+    "settings": (COMMON | {"catalog", "checkpoints", "fits", "encoders", "schedule", "shown"}, LIGHT),
     "config": (COMMON | {"catalog"}, {"torch", "wandb"}),
-    "results": (COMMON | {"parts", "settings"}, LIGHT),
+    "results": (COMMON | {"encoders", "settings"}, LIGHT),
     "scores": (COMMON | {"catalog", "metrics", "results", "schedule", "settings"}, LIGHT),
     "terminal": (COMMON | {"catalog", "settings"}, LIGHT),
     "track": (COMMON, {"torch", "hydra"}),

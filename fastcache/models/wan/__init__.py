@@ -11,10 +11,11 @@ from typing import Any
 import numpy as np
 import torch
 
+from fastcache import encoders
+from fastcache.checkpoints.files import find
 from fastcache.checkpoints.hashing import checkpoint_hash
 from fastcache.condition import Condition
 from fastcache.errors import UserError
-from fastcache.models.checkpoints import load_checkpoint
 from fastcache.models.config import DiTConfig
 from fastcache.models.video_model import VideoModel
 from fastcache.models.wan.conditions import all_given, control_channels, first_frame_channels
@@ -23,6 +24,7 @@ from fastcache.models.wan.loading import check_extra
 from fastcache.models.wan.options import Options
 from fastcache.models.wan.text import PromptEncoder
 from fastcache.models.wan.vae import VideoVAE
+from fastcache.models.weights import load_checkpoint
 
 FRAMES_PER_CHUNK, TRAINED_FRAMES, FPS = 3, 21, 16  # of the published Self-Forcing checkpoints
 
@@ -35,13 +37,12 @@ def describe(**options: Any) -> tuple[DiTConfig, tuple[int, int, int]]:
 
 def check(weights: str | None = None, **options: Any) -> None:
     """Raise UserError unless everything load() needs is there: packages, folders, a checkpoint."""
-    o = Options.of(options)
+    o = Options.of(encoders.beside({"encoders": None} | options, weights))
     check_extra()
-    o.folders()
     if weights is None:
         raise UserError(f"model={o.name} needs a checkpoint: weights=PATH (the README says which there are)")
-    if not Path(weights).exists():
-        raise UserError(f"weights={weights}: no such file; give the path of a checkpoint")
+    find(weights)
+    o.folders()
 
 
 def prepare(prompts: Sequence[str], device: str, dtype: torch.dtype, **options: Any) -> None:
@@ -59,12 +60,12 @@ def load(
     """
     check(None if weights is None else str(weights), **options)
     assert weights is not None
-    o = Options.of(options)
+    o = Options.of(encoders.beside({"encoders": None} | options, weights))
     vae = VideoVAE(o.folders()["vae"], o.vae_torch_dtype, device, o.vae_tiling)
     encode_prompt = _prompt_encoder(o, dtype, device)
     return VideoModel(
         name=o.name,
-        dit=load_checkpoint(weights, o.config, dtype, device),
+        dit=load_checkpoint(weights, o.config, dtype, device, o.part),
         latent_shape=o.latent_shape,
         frames_per_chunk=FRAMES_PER_CHUNK,
         weights_hash=checkpoint_hash(weights),

@@ -7,10 +7,10 @@ import torch
 from torch import Tensor
 from torch.nn.functional import interpolate
 
+from fastcache.encoders import folder_hash
 from fastcache.errors import UserError
 from fastcache.models.wan.kept import Kept
 from fastcache.models.wan.loading import free, load_part
-from fastcache.parts import folder_hash
 
 MEAN, STD = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)  # CLIP's, of RGB in [0, 1]
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from fastcache import parts
+from fastcache import encoders
 from fastcache.errors import UserError
 from fastcache.models.config import DiTConfig
 from fastcache.models.wan.vae import CHANNELS, STRIDE
@@ -18,7 +18,7 @@ VAE_DTYPES = ("float32", "bfloat16")
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """``parts`` is one folder in the diffusers layout, the next four name folders of their own; None: not named.
+    """``encoders`` is one folder in the diffusers layout, the next four name folders of their own; None: not named.
 
     Raises UserError on a value that no model can use.
     """
@@ -28,7 +28,8 @@ class Options:
     height: int = 480  # pixels
     width: int = 832
     precision: str = "sf_bf16"
-    parts: str | None = None
+    part: str = "auto"  # which model where a checkpoint file holds several
+    encoders: str | None = None
     text_encoder: str | None = None
     tokenizer: str | None = None
     image_encoder: str | None = None
@@ -75,10 +76,10 @@ class Options:
         return {"t2v": (), "i2v": ("image",), "vace": ("control",)}[self.config.layout]
 
     def folders(self) -> dict[str, Path]:
-        """The folders of all parts the model needs. Raises UserError on one that is missing."""
-        own = {name: getattr(self, name) for name in parts.OPTIONS}
-        names = [name for name in parts.PARTS if name != "image_encoder" or "image" in self.needs]
-        return parts.needed(own, names, self.name)
+        """The folders of all encoders the model needs. Raises UserError on one that is missing."""
+        own = {name: getattr(self, name) for name in encoders.OPTIONS}
+        names = [name for name in encoders.NAMES if name != "image_encoder" or "image" in self.needs]
+        return encoders.needed(own, names, self.name)
 
     @property
     def vae_torch_dtype(self) -> torch.dtype:

@@ -13,10 +13,10 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from fastcache.encoders import folder_hash
 from fastcache.errors import UserError
 from fastcache.models.wan.kept import Kept
 from fastcache.models.wan.loading import first_line, free, load_part
-from fastcache.parts import folder_hash
 
 
 def clean(prompt: str) -> str:

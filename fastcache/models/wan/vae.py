@@ -9,10 +9,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fastcache.encoders import folder_hash
 from fastcache.errors import UserError
 from fastcache.models.wan.kept import Kept
 from fastcache.models.wan.loading import load_part
-from fastcache.parts import folder_hash
 
 CHANNELS, STRIDE, FRAMES = 16, 8, 4  # of a latent; pixels a latent pixel; pixel frames a latent frame
 # What a latent channel is on average, and by how much it varies, in Wan-Video/Wan2.1: z = (mu - MEAN) / STD.

@@ -1,7 +1,8 @@
-"""What surrounds a real DiT on disk: folders of its text encoder, tokenizer, image encoder and VAE. No torch.
+"""The encoders of a real model on disk: folders of its text encoder, tokenizer, image encoder and VAE. No torch.
 
-A model's YAML names them one by one (``vae: /data/vae``) or all at once (``parts: /data/Wan2.1-T2V-1.3B-Diffusers``, a
-folder in the diffusers layout). What is named one by one goes first.
+A model's YAML names them one by one (``vae: /data/vae``) or all at once (``encoders: /data/Wan2.1-T2V-1.3B-Diffusers``,
+a folder in the diffusers layout). What is named one by one goes first; a checkpoint of the DiT that is itself such a
+folder need not be named twice.
 """
 
 import hashlib
@@ -12,8 +13,8 @@ from typing import Any
 from fastcache.checkpoints.hashing import file_hash
 from fastcache.errors import UserError
 
-PARTS = ("text_encoder", "tokenizer", "image_encoder", "vae")
-OPTIONS = ("parts", *PARTS)
+NAMES = ("text_encoder", "tokenizer", "image_encoder", "vae")
+OPTIONS = ("encoders", *NAMES)
 
 
 def find(options: Mapping[str, Any]) -> dict[str, Path]:
@@ -22,28 +23,38 @@ def find(options: Mapping[str, Any]) -> dict[str, Path]:
     Raises UserError on a folder named that does not exist, and on one in no layout known.
     """
     found: dict[str, Path] = {}
-    whole = _folder("parts", options.get("parts"))
-    for name in PARTS:
+    whole = _folder("encoders", options.get("encoders"))
+    for name in NAMES:
         own = _folder(name, options.get(name))
         if own is not None:
             found[name] = own
         elif whole is not None and (whole / name).is_dir():
             found[name] = whole / name
-    if whole is not None and not any((whole / name).is_dir() for name in PARTS):
+    if whole is not None and not any((whole / name).is_dir() for name in NAMES):
         raise UserError(
-            f"model.parts={whole} holds none of the folders {', '.join(PARTS)}; expected a checkpoint in the diffusers "
-            "layout, such as Wan2.1-T2V-1.3B-Diffusers"
+            f"model.encoders={whole} holds none of the folders {', '.join(NAMES)}; expected a checkpoint in the "
+            "diffusers layout, such as Wan2.1-T2V-1.3B-Diffusers"
         )
     return found
+
+
+def beside(options: Mapping[str, Any], weights: Any) -> dict[str, Any]:
+    """The options, with ``encoders`` the folder of the weights where nothing else is named and they lie there."""
+    told = dict(options)
+    if "encoders" in told and told["encoders"] is None and weights is not None:
+        folder = Path(str(weights)).expanduser()
+        told["encoders"] = str(folder) if any((folder / name).is_dir() for name in NAMES) else None
+    return told
 
 
 def needed(options: Mapping[str, Any], names: Sequence[str], model: str) -> dict[str, Path]:
     """The folders of ``names``. Raises UserError naming those that are missing and what to type."""
     found = find(options)
     if missing := [name for name in names if name not in found]:
-        given = f"model.parts={options['parts']} does not hold" if options.get("parts") else f"model={model} needs"
+        whole = options.get("encoders")
+        given = f"model.encoders={whole} does not hold" if whole else f"model={model} needs"
         raise UserError(
-            f"{given} {' and '.join(missing)}; name a folder in the diffusers layout with model.parts=DIR, or one part "
+            f"{given} {' and '.join(missing)}; name a folder in the diffusers layout with model.encoders=DIR, or one "
             f"with model.{missing[0]}=DIR (the README says what to download)"
         )
     return {name: found[name] for name in names}
