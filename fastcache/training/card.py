@@ -18,6 +18,7 @@ import torch
 from fastcache.errors import UserError
 from fastcache.kv_cache import VanillaKVCacheEngine
 from fastcache.models import tiny
+from fastcache.models.tiny_latents import decode
 from fastcache.models.video_model import VideoModel
 from fastcache.models.weights import save_weights
 from fastcache.training import quality
@@ -29,11 +30,25 @@ from fastcache.world.scene import FRAMES, SIZE
 matplotlib.use("Agg")
 TEMPLATE = Path(__file__).with_name("card_template.md")
 SAMPLES = 8
+INPUTS = {
+    "t2v": "a few plain words",
+    "i2v": "its first frame and a few plain words",
+    "vace": "a control video and a few plain words",
+}
+SHOWS = {
+    "t2v": "",
+    "i2v": """Here the first frame is given and shows them too.
+The text encoder places the sprites where the picture has them; the background's words are left out of a share of the
+texts.""",
+    "vace": """Here the control shows each sprite's silhouette in its
+colour; most training clips let sprites sway about their ways, which no words tell, and the text says nothing of places
+and motion. Some controls end early. Positions below are measured against the control, every second one swaying.""",
+}
 SHOWN = range(0, FRAMES, 2)
 
 
-def ship(run: Path, name: str = "tiny_t2v", prompts: int = 64) -> Path:
-    """Export ``run``'s checkpoint as the package's ``name``; returns the card's path.
+def ship(run: Path, prompts: int = 64) -> Path:
+    """Export ``run``'s checkpoint as the package's model of its layout; returns the card's path.
 
     Raises UserError where ``run`` holds no checkpoint.
     """
@@ -42,11 +57,16 @@ def ship(run: Path, name: str = "tiny_t2v", prompts: int = 64) -> Path:
         raise UserError(f"{checkpoint}: no such file; train first: python -m fastcache.train out={run}")
     state = torch.load(checkpoint, weights_only=True)
     recipe = Recipe(**state["recipe"])
+    name = f"tiny_{recipe.layout}"
     weights = tiny.WEIGHTS / f"{name}.safetensors"
     tiny.WEIGHTS.mkdir(exist_ok=True)
-    told = {"config": tiny.tiny_config().to_dict(), "recipe": settings(recipe), "iterations": state["iteration"]}
+    told = {
+        "config": tiny.tiny_config(recipe.layout).to_dict(),
+        "recipe": settings(recipe),
+        "iterations": state["iteration"],
+    }
     save_weights(state["average"], weights, torch.float16, told)
-    model = tiny.load(weights, name=name)
+    model = tiny.load(weights, name=name, layout=recipe.layout)
     model.dit.set_kv_engines(lambda branch: VanillaKVCacheEngine())
     print(f"measuring {prompts} unseen prompts", flush=True)
     found = quality.sightings(model, prompts)
@@ -85,25 +105,30 @@ def draw_curve(curve: list[list[float]], path: Path) -> None:
 
 
 def draw_samples(model: VideoModel, path: Path) -> None:
-    """For unseen prompts: a drawing of what the words imply above, the 4-step sample below, every second frame."""
+    """For unseen prompts: what they imply or what is shown above, the 4-step sample below, every 2nd frame."""
     import matplotlib.pyplot as plt
 
-    scenes = quality.unseen(SAMPLES)
+    cases = quality.unseen(model, SAMPLES)
     figure, axes = plt.subplots(SAMPLES, 1, figsize=(11, 2.35 * SAMPLES), dpi=80)
-    for i, (axis, (prompt, scene)) in enumerate(zip(axes, scenes, strict=True)):
-        drawn, _ = render(scene, draw_unsaid(scene, np.random.default_rng(i)), np.arange(FRAMES))
-        made = tiny.decode(quality.generate(model, scene, quality.UNSEEN + i))
-        rows = [(drawn.clip(0, 1) * 255).astype(np.uint8), made]
-        strip = [
-            np.concatenate([np.pad(v[t], ((1, 1), (1, 1), (0, 0)), constant_values=255) for t in SHOWN], 1)
-            for v in rows
-        ]
+    for axis, case in zip(axes, cases, strict=True):
+        rows = [above(case), decode(quality.generate(model, case))]
+        strip = [np.concatenate([framed(video[t]) for t in SHOWN], 1) for video in rows]
         axis.imshow(np.concatenate(strip, 0), interpolation="nearest")
-        axis.set_title(prompt, fontsize=10, loc="left")
+        axis.set_title(case.prompt, fontsize=10, loc="left")
         axis.set_axis_off()
     figure.tight_layout()
     figure.savefig(path, metadata={"Software": None})
     plt.close(figure)
+
+
+def above(case: quality.Case) -> np.ndarray:
+    """The video [FRAMES, SIZE, SIZE, 3] above a sample: the control; the given picture and then blanks; a drawing."""
+    if case.shown is None:
+        drawn, _ = render(case.scene, draw_unsaid(case.scene, np.random.default_rng(case.seed)), np.arange(FRAMES))
+        return (drawn.clip(0, 1) * 255).astype(np.uint8)
+    if case.shown.ndim == 4:
+        return case.shown
+    return np.concatenate((case.shown[None], np.full((FRAMES - 1, *case.shown.shape), 255, np.uint8)))
 
 
 def framed(picture: np.ndarray) -> np.ndarray:
@@ -142,6 +167,19 @@ def write_card(
         fewer_lists=", ".join(str(list(steps)) for steps in quality.FEWER.values()),
         renoise=f"{recipe.renoise:.0%}",
         notes=notes,
+        inputs=INPUTS[recipe.layout],
+        shown=SHOWS[recipe.layout],
+        kept=kept_line(model, prompts),
+    )
+
+
+def kept_line(model: VideoModel, prompts: int) -> str:
+    if model.needs != ("image",):
+        return ""
+    found = quality.kept(model, prompts)
+    return (
+        f"\nOf the given picture it keeps, medians: frame 0 at {found['first']:.1f} dB PSNR; the background of frame "
+        f"20 at {found['background']:.1f} dB where no sprite is, brightness matched by one factor.\n"
     )
 
 
