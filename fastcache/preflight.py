@@ -1,12 +1,12 @@
 """What can be refused before a run, or a sweep, starts; and what ``dry=true`` tells. Torch is imported when needed."""
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 from omegaconf import DictConfig
 
 from fastcache import cost, fits, results, scores, terminal
 from fastcache.build import build
+from fastcache.checkpoints.files import find
 from fastcache.errors import UserError
 from fastcache.results import Folder
 from fastcache.schedule import parse_schedule
@@ -109,7 +109,7 @@ def _memory(s: Settings) -> str:
     """K/V of one video and the weights, where the model's module can tell its sizes without building it."""
     from importlib import import_module
 
-    weights = [f"weights {_size(Path(s['weights']['path']).stat().st_size)}"] if s["weights"] else []
+    weights = [f"weights {_size(find(s['weights']['path']).size)}"] if s["weights"] else []
     describe = getattr(import_module(s["model"]["_target_"].rpartition(".")[0]), "describe", None)
     if describe is None:
         return ", ".join([*weights, "K/V not known before the model is built"])

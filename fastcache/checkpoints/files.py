@@ -2,8 +2,8 @@
 
 import json
 import re
+from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
 from fastcache.errors import UserError
 
@@ -12,7 +12,8 @@ TORCH_ENDINGS = (".pt", ".pth", ".ckpt", ".bin")
 _SHARD = re.compile(r"(.+)-(\d{5})-of-(\d{5})\.safetensors")
 
 
-class Files(NamedTuple):
+@dataclass(frozen=True)
+class Files:
     """The files of one checkpoint: those with tensors in order, and the index and configuration if there are any."""
 
     path: Path
@@ -24,6 +25,11 @@ class Files(NamedTuple):
     def all(self) -> tuple[Path, ...]:
         """Every file that is read, in a fixed order."""
         return (*(extra for extra in (self.config, self.index) if extra), *self.tensors)
+
+    @property
+    def size(self) -> int:
+        """Bytes of the files with tensors."""
+        return sum(file.stat().st_size for file in self.tensors)
 
     def weight_map(self) -> dict[str, str]:
         """Tensor name -> file name, as the index tells it. Raises UserError if it is no index."""
@@ -48,7 +54,7 @@ def find(path: str | Path) -> Files:
 def _in_folder(path: Path, folder: Path) -> Files:
     indices = sorted(folder.glob(f"*{INDEX}"))
     plain = sorted(folder.glob("*.safetensors"))
-    config = folder / "config.json" if (folder / "config.json").is_file() else None
+    config = _config(folder)
     if len(indices) == 1:
         return _indexed(path, indices[0])
     if indices:
@@ -73,8 +79,11 @@ def _indexed(path: Path, index: Path) -> Files:
     names = sorted(set(_weight_map(index).values()))
     if outside := [name for name in names if Path(name).name != name]:
         raise UserError(f"weights={path}: {index.name} names {outside[0]}; expected files that lie beside it")
-    config = index.parent / "config.json"
-    return Files(path, _there(path, [index.parent / name for name in names]), index, config if config.is_file() else None)
+    return Files(path, _there(path, [index.parent / name for name in names]), index, _config(index.parent))
+
+
+def _config(folder: Path) -> Path | None:
+    return folder / "config.json" if (folder / "config.json").is_file() else None
 
 
 def _weight_map(index: Path) -> dict[str, str]:

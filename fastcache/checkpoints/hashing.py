@@ -15,9 +15,9 @@ LARGE = 64_000_000
 def file_hash(path: str | Path) -> str:
     """sha256 of a file's bytes. Raises OSError where it cannot be read."""
     path = Path(path)
-    known = path.stat()
-    stamp = {"path": str(path.resolve()), "size": known.st_size, "mtime_ns": known.st_mtime_ns}
-    note = cache_dir() / "hashes" / f"{hashlib.sha256(stamp['path'].encode()).hexdigest()[:24]}.json"
+    known, place = path.stat(), str(path.resolve())
+    stamp = {"path": place, "size": known.st_size, "mtime_ns": known.st_mtime_ns}
+    note = cache_dir() / "hashes" / f"{hashlib.sha256(place.encode()).hexdigest()[:24]}.json"
     if known.st_size >= LARGE and (remembered := _recall(note, stamp)):
         return remembered
     with path.open("rb") as file:

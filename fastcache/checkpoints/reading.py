@@ -85,18 +85,15 @@ def _choose(prefixes: list[str], part: str, path: Path, stored: Mapping[str, Ten
         raise UserError(f"weights={path} holds no Wan transformer; it holds {some}")
     segments = {prefix: prefix.rstrip(".").split(".") for prefix in prefixes}
     if part != "auto":
-        chosen = [p for p in prefixes if f".{p}".find(f".{part}.") >= 0]
+        chosen = [p for p in prefixes if f".{part}." in f".{p}"]
         if len(chosen) != 1:
             raise UserError(f"part={part}: {_parts(path, chosen or prefixes)}")
         return chosen[0]
     averaged = [p for p in prefixes if any("ema" in segment.split("_") for segment in segments[p])]
-    for group in (prefixes, averaged):
+    named = [] if averaged else [[p for p in prefixes if name in segments[p]] for name in PREFERRED]
+    for group in (prefixes, averaged, *named):
         if len(group) == 1:
             return group[0]
-    for name in PREFERRED:
-        named = [p for p in prefixes if name in segments[p] and not averaged]
-        if len(named) == 1:
-            return named[0]
     raise UserError(f"{_parts(path, averaged or prefixes)}; say which with part=NAME")
 
 
@@ -150,8 +147,8 @@ def _torch(file: Path) -> dict[str, Tensor]:
         named = re.search(r"GLOBAL (\S+)|global (\S+)|Unsupported (\w+ \S+)", str(error))
         what = next((text for text in named.groups() if text), "") if named else str(error).splitlines()[0]
         raise UserError(
-            f"weights={file} needs more than tensors to be unpickled ({what.rstrip('.')}), which can run any code, so it "
-            "is refused; save the state dict alone in the program it came from: torch.save({'generator': state}, new)"
+            f"weights={file} needs more than tensors to be unpickled ({what.rstrip('.')}), which can run any code, so "
+            "it is refused; save the state dict alone in the program it came from: torch.save(model.state_dict(), new)"
         ) from None
     except (RuntimeError, OSError, EOFError, ValueError, KeyError) as error:
         why = (str(error).splitlines() or [type(error).__name__])[0]

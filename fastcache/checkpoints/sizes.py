@@ -42,26 +42,35 @@ def infer(tensors: Mapping[str, Tensor], config: Mapping[str, Any], heads: int |
     found = read(tensors)
     if missing := [name for name in ("dim", "ffn_dim", "freq_dim", "text_dim", "out_dim") if name not in found]:
         raise UserError(f"the checkpoint does not tell {', '.join(missing)}: tensors are missing")
-    for key, names in _CONFIG.items():
-        found |= {key: config[name] for name in names if config.get(name) is not None}
+    found |= told(config)
     if heads is not None:
         found["num_heads"] = heads
     if "num_heads" not in found:
         if found["dim"] % HEAD_DIM:
             raise UserError(
-                f"dim={found['dim']} is no multiple of {HEAD_DIM}, the head width of published Wan models, so the number "
-                "of heads cannot be told from the tensors; give it (heads=N), or a folder with config.json"
+                f"dim={found['dim']} is no multiple of {HEAD_DIM}, the head width of published Wan models, so the "
+                "number of heads cannot be told from the tensors; give it (heads=N), or a folder with config.json"
             )
         found["num_heads"] = found["dim"] // HEAD_DIM
     if count := found.pop("vace_count", 0):
         spread = range(0, found["num_layers"], max(1, found["num_layers"] // count))
-        found["vace_layers"] = tuple(found.get("vace_layers", spread[:count]))
+        found["vace_layers"] = found.get("vace_layers", tuple(spread[:count]))
         if len(found["vace_layers"]) != count:
-            raise UserError(f"config.json lists vace_layers {found['vace_layers']}, the tensors have {count} VACE blocks")
+            raise UserError(f"config.json has vace_layers={found['vace_layers']}, the tensors {count} VACE blocks")
     else:
         found.pop("vace_layers", None)
     if "image_dim" in found:
         found["image_len"] = IMAGE_LEN
+    return found
+
+
+def told(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The sizes that only a config.json tells, Wan's or diffusers', under DiTConfig's names."""
+    found: dict[str, Any] = {}
+    for key, names in _CONFIG.items():
+        value = next((config[name] for name in names if config.get(name) is not None), None)
+        if value is not None:
+            found[key] = tuple(value) if isinstance(value, list) else value
     return found
 
 
@@ -91,7 +100,7 @@ def layout(sizes: Mapping[str, Any]) -> str:
 
 
 def describe(sizes: Mapping[str, Any]) -> str:
-    """Wan I2V-14B (dim 5120, ffn_dim 13824, 40 blocks, 36 input channels); ``sizes`` as read() or DiTConfig has them."""
+    """Wan I2V-14B (dim 5120, ffn_dim 13824, 40 blocks, ...); ``sizes`` as read() or DiTConfig.to_dict() has them."""
     name = PUBLISHED.get((sizes.get("dim", 0), sizes.get("num_layers", 0)))
     parts = [f"{key} {sizes[key]}" for key in ("dim", "ffn_dim") if key in sizes]
     parts.append(f"{sizes['num_layers']} blocks")
