@@ -1,4 +1,4 @@
-"""What a run will need in memory, estimated from sizes alone, and what the device has. Torch is imported for CUDA only."""
+"""What a run will need in memory, estimated from sizes alone, and what the device has. Torch only to ask a GPU."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 from fastcache import cost
 from fastcache.cost import Sizes
 
-# Working memory of the Wan VAE's decoder: numbers a pixel, for each of the four frames it makes at a time. Measured on a
-# CPU, as the slope of the peak between 96 x 96 and 160 x 160 pixels.
+# Working memory of the Wan VAE's decoder: numbers a pixel, for each of the four frames it makes at a time. Measured on
+# a CPU, as the slope of the peak between 96 x 96 and 160 x 160 pixels.
 VAE_NUMBERS = 900
 
 

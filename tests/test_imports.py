@@ -27,7 +27,7 @@ ROOMS = {
     "world": (COMMON | {"world"}, {"torch", "hydra", "wandb"}),
     "checkpoints": (COMMON | {"cachedir", "checkpoints"}, {"hydra", "wandb"}),
     "models": (
-        COMMON | {"condition", "step", "kv_cache", "world", "checkpoints", "cachedir", "encoders", "models"},
+        COMMON | {"condition", "step", "kv_cache", "world", "checkpoints", "cachedir", "encoders", "memory", "models"},
         {"hydra", "wandb"},
     ),
     "training": (
@@ -44,6 +44,7 @@ ROOMS = {
     "catalog": (COMMON, LIGHT),
     "build": (COMMON | {"catalog"}, LIGHT),
     "cost": (COMMON, LIGHT),
+    "memory": (COMMON | {"cost"}, {"hydra", "wandb"}),
     "settings": (COMMON | {"catalog", "checkpoints", "fits", "encoders", "schedule", "shown"}, LIGHT),
     "config": (COMMON | {"catalog"}, {"torch", "wandb"}),
     "results": (COMMON | {"encoders", "settings"}, LIGHT),

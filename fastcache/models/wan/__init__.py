@@ -16,6 +16,7 @@ from fastcache.checkpoints.files import find
 from fastcache.checkpoints.hashing import checkpoint_hash
 from fastcache.condition import Condition
 from fastcache.errors import UserError
+from fastcache.memory import Around
 from fastcache.models.config import DiTConfig
 from fastcache.models.video_model import VideoModel
 from fastcache.models.wan.conditions import all_given, control_channels, first_frame_channels
@@ -23,9 +24,10 @@ from fastcache.models.wan.image import ImageEncoder
 from fastcache.models.wan.loading import check_extra
 from fastcache.models.wan.options import Options
 from fastcache.models.wan.text import PromptEncoder
-from fastcache.models.wan.vae import VideoVAE
+from fastcache.models.wan.vae import TILE_PIXELS, VideoVAE
 from fastcache.models.weights import load_checkpoint
 
+PUBLISHED = {"text_encoder": 5_680_910_336, "image_encoder": 630_766_080, "vae": 126_892_531}  # parameters
 FRAMES_PER_CHUNK, TRAINED_FRAMES, FPS = 3, 21, 16  # of the published Self-Forcing checkpoints
 
 
@@ -33,6 +35,18 @@ def describe(**options: Any) -> tuple[DiTConfig, tuple[int, int, int]]:
     """Sizes of the model that load() would build with these options, and the shape of its latent frames."""
     o = Options.of(options)
     return o.config, o.latent_shape
+
+
+def around(**options: Any) -> Around:
+    """What surrounds the DiT, for estimates: as found in the folders, else as published."""
+    o = Options.of(options)
+    found = encoders.find({name: getattr(o, name) for name in encoders.OPTIONS})
+    text, image, vae = (
+        (encoders.parameters(found[name]) if name in found else 0) or count for name, count in PUBLISHED.items()
+    )
+    image = image if "image" in o.needs else 0
+    pixels = min(o.height * o.width, TILE_PIXELS) if o.vae_tiling else o.height * o.width
+    return Around(text, image, vae, o.vae_torch_dtype.itemsize, pixels, elsewhere=o.encode_on is not None)
 
 
 def check(weights: str | None = None, **options: Any) -> None:

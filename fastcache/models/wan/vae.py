@@ -14,6 +14,7 @@ from fastcache.errors import UserError
 from fastcache.models.wan.kept import Kept
 from fastcache.models.wan.loading import load_part
 
+TILE_PIXELS = 256 * 256  # of diffusers' tiles
 CHANNELS, STRIDE, FRAMES = 16, 8, 4  # of a latent; pixels a latent pixel; pixel frames a latent frame
 # What a latent channel is on average, and by how much it varies, in Wan-Video/Wan2.1: z = (mu - MEAN) / STD.
 MEAN = (
