@@ -14,6 +14,7 @@ from fastcache.memory import size
 from fastcache.results import Folder
 from fastcache.schedule import parse_schedule
 from fastcache.settings import Settings, reference_of, resolve, wanted_fit
+from fastcache.shown import KINDS
 
 ITEM = {"float32": 4, "bfloat16": 2, "float16": 2}
 
@@ -51,21 +52,6 @@ def check(todo: Sequence[Settings], local: bool) -> None:
         model = get_model(s)
         for i, prompt in enumerate(s["prompts"]):
             model.condition(prompt, s["seed"] + i, s["frames"], **files_shown(s, model, i))
-        if s["rescale"]["probe"]:
-            _check_probe(s, model)
-
-
-def _check_probe(s: Settings, model: Any) -> None:
-    """rescale=auto shows the model the calibration prompts and what it draws of them."""
-    try:
-        model.condition(calibration_texts(s)[0], fits.PROBE_SEED, s["frames"])
-    except UserError:
-        if not model.needs:
-            raise
-        raise UserError(
-            f"rescale=auto probes the calibration prompts, for which model={s['choices']['model']} has no "
-            f"{model.needs[0]}; use rescale=none, or the file of a fit"
-        ) from None
 
 
 def calibration_texts(s: Settings) -> list[str]:
@@ -138,7 +124,13 @@ def check_loadable(s: Settings) -> None:
     from fastcache.models.rope import MAX_POSITIONS
 
     if ready := getattr(_module(s), "check", None):
-        ready(weights=s["weights"] and s["weights"]["path"], **_options(s))
+        shown = [kind for kind in KINDS if s[kind]]
+        needs = ready(weights=s["weights"] and s["weights"]["path"], shown=shown, **_options(s))
+        if needs and s["rescale"]["probe"]:
+            raise UserError(
+                f"rescale=auto probes the calibration prompts, for which model={s['choices']['model']} has no "
+                f"{needs[0]}; use rescale=none, or the file of a fit"
+            )
     if s["frames"] > MAX_POSITIONS:
         raise UserError(f"frames={s['frames']} is more than the {MAX_POSITIONS} time positions of a Wan model")
     if misfit := _misfit(s):

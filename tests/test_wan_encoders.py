@@ -154,7 +154,9 @@ def test_image_encoders_saved_by_older_programs_load(folder, tmp_path):
     from safetensors.torch import load_file, save_file
 
     old = shutil.copytree(folder / "image_encoder", tmp_path / "old")
-    state = {f"vision_model.{k.removeprefix('vision_model.')}": v for k, v in load_file(old / "model.safetensors").items()}
+    state = {
+        f"vision_model.{k.removeprefix('vision_model.')}": v for k, v in load_file(old / "model.safetensors").items()
+    }
     save_file(state, old / "model.safetensors", metadata={"format": "pt"})
     image = np.full((32, 48, 3), 200, np.uint8)
     a, b = (ImageEncoder(f, 5, 32, torch.float32, "cpu")(image) for f in (folder / "image_encoder", old))

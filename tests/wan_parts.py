@@ -9,8 +9,8 @@ from fastcache.models.toy import build
 from fastcache.models.wan_sizes import WAN_SIZES
 from fastcache.models.weights import save_weights
 
-WORDS = "a the red blue circle square cat moves left right slowly on grass and".split()
-SIZES = {"dim": 48, "ffn_dim": 96, "num_heads": 4, "num_layers": 2, "freq_dim": 16, "text_dim": 24, "text_len": 12}
+WORDS = ["a", "the", "red", "blue", "circle", "square", "cat", "moves", "left", "right", "slowly", "on", "grass"]
+SIZES = {"dim": 48, "ffn_dim": 96, "num_heads": 4, "num_layers": 2, "freq_dim": 16, "text_dim": 24, "text_len": 20}
 LAYOUT_SIZES = {
     "t2v_1_3b": SIZES,
     "i2v_14b": SIZES | {"image_dim": 32, "image_len": 5},

@@ -49,14 +49,22 @@ def around(**options: Any) -> Around:
     return Around(text, image, vae, o.vae_torch_dtype.itemsize, pixels, elsewhere=o.encode_on is not None)
 
 
-def check(weights: str | None = None, **options: Any) -> None:
-    """Raise UserError unless everything load() needs is there: packages, folders, a checkpoint."""
+def check(weights: str | None = None, shown: Sequence[str] | None = None, **options: Any) -> tuple[str, ...]:
+    """What the model must be shown besides text: ("image",), ("control",) or nothing; it draws neither.
+
+    Raises UserError unless everything is there: packages, folders, a checkpoint and, where ``shown`` tells the kinds
+    that a run is given, those it needs.
+    """
     o = Options.of(encoders.beside({"encoders": None} | options, weights))
     check_extra()
     if weights is None:
         raise UserError(f"model={o.name} needs a checkpoint: weights=PATH (the README says which there are)")
     find(weights)
     o.folders()
+    for kind in o.needs:
+        if shown is not None and kind not in shown:
+            raise UserError(missing(o, kind))
+    return o.needs
 
 
 def prepare(prompts: Sequence[str], device: str, dtype: torch.dtype, **options: Any) -> None:
@@ -93,6 +101,12 @@ def load(
     )
 
 
+def missing(o: Options, kind: str) -> str:
+    """The sentence for a run without what the model is shown."""
+    does = {"image": "continues a first frame", "control": "follows a control video"}[kind]
+    return f"model={o.name} {does}: name one with {kind}=FILE"
+
+
 def _prompt_encoder(o: Options, dtype: torch.dtype, device: str) -> PromptEncoder:
     folders, config = o.folders(), o.config
     sizes = config.text_len, config.text_dim, dtype, o.encode_on or device
@@ -108,7 +122,7 @@ def _show(o: Options, vae: VideoVAE, encode_prompt: PromptEncoder, dtype: torch.
 
         def show_image(prompt: str, seed: int, frames: int, image: np.ndarray | None = None) -> Condition:
             if image is None:
-                raise UserError(f"model={o.name} continues a first frame: name one with image=FILE")
+                raise UserError(missing(o, "image"))
             channels = first_frame_channels(vae, image, frames)
             store = all_given(channels) if o.mask_on_store else None
             return Condition(encode_prompt(prompt, seed), encode_image(image), channels, store)
@@ -118,7 +132,7 @@ def _show(o: Options, vae: VideoVAE, encode_prompt: PromptEncoder, dtype: torch.
 
         def show_control(prompt: str, seed: int, frames: int, control: np.ndarray | None = None) -> Condition:
             if control is None:
-                raise UserError(f"model={o.name} follows a control video: name one with control=FILE")
+                raise UserError(missing(o, "control"))
             return Condition(encode_prompt(prompt, seed), control=control_channels(vae, control, frames))
 
         return show_control

@@ -58,4 +58,4 @@ def control_channels(vae: VideoVAE, control: np.ndarray, frames: int) -> Tensor:
 
 def _pixels(frames: np.ndarray) -> Tensor:
     """uint8 [T, H, W, 3] -> [T, 3, H, W] in [-1, 1]."""
-    return torch.from_numpy(np.ascontiguousarray(frames)).permute(0, 3, 1, 2).float() / 127.5 - 1
+    return torch.from_numpy(np.array(frames)).permute(0, 3, 1, 2).float() / 127.5 - 1

@@ -20,7 +20,7 @@ def preprocess(image: np.ndarray, size: int) -> Tensor:
 
     Hugging Face's image processor crops the centre instead; Wan's weights have not seen such images.
     """
-    pixels = torch.from_numpy(image).permute(2, 0, 1)[None].float() / 127.5 - 1
+    pixels = torch.from_numpy(np.array(image)).permute(2, 0, 1)[None].float() / 127.5 - 1
     pixels = interpolate(pixels, size=(size, size), mode="bicubic", align_corners=False) / 2 + 0.5
     mean, std = (torch.tensor(values).view(3, 1, 1) for values in (MEAN, STD))
     return (pixels - mean) / std
