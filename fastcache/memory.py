@@ -41,9 +41,11 @@ class Estimate(NamedTuple):
     def phases(self) -> dict[str, int]:
         """Each phase of a run and what is in memory then; the text encoder is gone before the DiT comes."""
         rollout = self.weights + self.vae + sum(self.kv.values()) + self.working + self.method + self.forward
-        phases = {"encoding text": self.text, "encoding pictures": self.weights + self.image} if self.text else {}
-        phases |= {"rollout": rollout}
-        return phases | ({"decoding": self.weights + self.vae + self.decoding} if self.vae else {})
+        phases = {"encoding text": self.text} if self.text else {}
+        phases |= {"encoding pictures": self.weights + self.image} if self.image else {}
+        return (
+            phases | {"rollout": rollout} | ({"decoding": self.weights + self.vae + self.decoding} if self.vae else {})
+        )
 
     @property
     def peak(self) -> int:

@@ -63,6 +63,7 @@ def test_phases_follow_each_other_and_the_largest_counts():
     assert e.phases["encoding text"] == 2 * 5_680_910_336 == e.peak
     assert e.phases["rollout"] == e.weights + e.vae + e.kv["main"] + e.forward
     assert 5e9 < e.decoding < 7e9
+    assert list(e.phases) == ["encoding text", "rollout", "decoding"]
     far = memory.estimate(sizes, 7, 2, NoCache(), around._replace(elsewhere=True))
     assert far.peak == e.phases["rollout"] < e.peak
     assert memory.estimate(sizes, 14, 2, NoCache(), around).kv["main"] > 1.9 * e.kv["main"]

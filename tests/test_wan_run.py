@@ -75,7 +75,7 @@ def test_encoders_enter_the_signature_by_what_they_hold(folder, out, tmp_path_fa
         (["frames=1026"], "frames=1026 is more than the 1024 time positions"),
         (["frames=7"], "frames=7 is not a multiple of 3"),
         (["image=FOLDER/first.png"], "model=wan_t2v_1_3b takes neither image= nor control="),
-        (["model=wan_i2v_14b", "weights=FOLDER/i2v_14b.safetensors"], "does not fit this model"),
+        (["weights=FOLDER/vace_1_3b.safetensors"], "does not fit this model"),
     ],
 )
 def test_what_cannot_be_run_is_said_in_a_sentence(folder, out, capsys, change, said):
