@@ -12,7 +12,7 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from fastcache import catalog, fits, shown
+from fastcache import catalog, encoders, fits, shown
 from fastcache.checkpoints.hashing import checkpoint_hash
 from fastcache.errors import UserError
 from fastcache.schedule import parse_schedule
@@ -20,7 +20,8 @@ from fastcache.schedule import parse_schedule
 Settings = dict[str, Any]
 """The whole resolved configuration of a run, ``config.yaml`` of its folder. Beyond conf/config.yaml's keys: choices
 (the option chosen in each group), dial (a number or None), prompts (a list of texts), weights (path and sha256),
-image and control (see shown.resolve), rescale (see _rescale)."""
+encoders (sha256 of text encoder, VAE, ... where the model has them), image and control (see shown.resolve), rescale
+(see _rescale)."""
 
 DTYPES = ("float32", "bfloat16", "float16")
 TRACKING = ("offline", "online", "disabled")
@@ -53,6 +54,8 @@ def resolve(cfg: DictConfig, choices: Mapping[str, str]) -> Settings:
     s["prompts"] = _prompts(s)
     s["num_videos"] = len(s["prompts"])
     s["weights"] = _weights(s)
+    s["model"] = encoders.beside(s["model"], s["weights"] and s["weights"]["path"])
+    s["encoders"] = encoders.hashes(s["model"])
     for kind in shown.KINDS:
         s[kind] = shown.resolve(kind, s[kind], s["num_videos"])
     s["rescale"] = _rescale(s)
