@@ -1,11 +1,12 @@
 """What can be refused before a run, or a sweep, starts; and what ``dry=true`` tells. Torch is imported when needed."""
 
 from collections.abc import Mapping, Sequence
+from importlib import import_module
 from pathlib import Path
 
 from omegaconf import DictConfig
 
-from fastcache import cost, fits, results, scores, terminal
+from fastcache import cost, fits, results, scores, shown, terminal
 from fastcache.build import build
 from fastcache.errors import UserError
 from fastcache.results import Folder
@@ -40,10 +41,22 @@ def check(todo: Sequence[Settings], local: bool) -> None:
         build(s["engine"])
         build(s["method"])
         parse_schedule(s["schedule"], build(s["sampler"]).num_steps)
+        check_shown(s)
         if local:
             model = get_model(s)
             for i, prompt in enumerate(s["prompts"]):
                 model.condition(prompt, s["seed"] + i, s["frames"], **files_shown(s, model, i))
+
+
+def check_shown(s: Settings) -> None:
+    """Raise UserError where image= or control= cannot be read, or is nothing for a model of this layout."""
+    describe = getattr(import_module(s["model"]["_target_"].rpartition(".")[0]), "describe", None)
+    if describe is not None and any(s[kind] for kind in shown.KINDS):
+        config, _ = describe(**{key: value for key, value in s["model"].items() if key != "_target_"})
+        shown.check(s, config.needs)
+    for kind in shown.KINDS:
+        for file in set(s[kind]["files"] if s[kind] else ()):
+            shown.read(kind, file, (8, 8), most=1)
 
 
 def external_reference(s: Settings) -> Folder | None:
@@ -67,6 +80,7 @@ def dry(s: Settings) -> None:
     folder = Folder.of(s)
     reference = external_reference(s) or Folder.of(reference_of(s))
     terminal.say(terminal.header(s, folder.signature))
+    check_shown(s)
     lines = {
         "signature": folder.signature,
         "folder": f"{folder.path}  {_state(folder)}",
@@ -107,8 +121,6 @@ def _state(folder: Folder) -> str:
 
 def _memory(s: Settings) -> str:
     """K/V of one video and the weights, where the model's module can tell its sizes without building it."""
-    from importlib import import_module
-
     weights = [f"weights {_size(Path(s['weights']['path']).stat().st_size)}"] if s["weights"] else []
     describe = getattr(import_module(s["model"]["_target_"].rpartition(".")[0]), "describe", None)
     if describe is None:
@@ -118,7 +130,7 @@ def _memory(s: Settings) -> str:
     item, chunks = ITEM[s["dtype"]], s["frames"] // s["sampler"]["frames_per_chunk"]
     parts = [f"K/V {_size(cost.kv_bytes(sizes, chunks, item))}"]
     method = build(s["method"])
-    if kept := method.estimate_bytes(sizes.tokens * config.dim, config.num_layers, item):
+    if kept := method.estimate_bytes(sizes.tokens * config.dim, sum(sizes.blocks.values()), item):
         parts.append(f"kept by {method.name} {_size(kept)}")
     if method.selective:
         parts.append(f"K/V of the current chunk {_size(cost.working_bytes(sizes, item))}")

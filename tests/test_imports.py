@@ -38,7 +38,7 @@ ROOMS = {
     "build": (COMMON | {"catalog"}, LIGHT),
     "cost": (COMMON, LIGHT),
     "settings": (COMMON | {"catalog", "fits", "schedule", "shown"}, LIGHT),
-    "config": (COMMON | {"catalog"}, {"torch", "wandb"}),
+    "config": (COMMON | {"catalog", "shown"}, {"torch", "wandb"}),
     "results": (COMMON | {"settings"}, LIGHT),
     "scores": (COMMON | {"catalog", "metrics", "results", "schedule", "settings"}, LIGHT),
     "terminal": (COMMON | {"catalog", "settings"}, LIGHT),
