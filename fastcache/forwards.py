@@ -37,7 +37,6 @@ class Forwards:
         self.device, self.dtype = weight.device, weight.dtype
         self.timesteps = sampler.timesteps.tolist()
         self.seconds = 0.0
-        dit.clear_caches()
         picture = condition.image_embeds
         picture = None if picture is None else picture.to(self.device)
         self.context = dit.encode_context(condition.prompt_embeds.to(self.device), picture)
@@ -60,8 +59,8 @@ class Forwards:
         """The noise that enters before step i."""
         return self.latent(draw(chunk_idx, self.sampler.noise_step(i), shape))
 
-    def denoise(self, x: Tensor, chunk_idx: int, i: int, forced: bool, method: Any, trace: Any) -> Tensor:
-        """The flow at step i, as far as the method lets it be computed."""
+    def denoise(self, x: Tensor, chunk_idx: int, i: int, forced: bool, method: Any) -> tuple[Tensor, float]:
+        """The flow at step i, as far as the method lets it be computed, and the fraction computed."""
         began = self._now()
         run = self._prepare(x, chunk_idx, self.timesteps[i], store=False, step_idx=i)
         step = Step(run.x, run.e0, run.grid, chunk_idx, i, forced, self.sampler.sigma(i))
@@ -70,32 +69,32 @@ class Forwards:
             self.ages.check(step, method, tokens)
         flow = run.head(tokens)
         self.seconds += self._now() - began
-        trace.add(fraction, method.decisions)
-        return flow
+        return flow, fraction
 
-    def commit(self, x: Tensor, chunk_idx: int, trace: Any) -> None:
-        """Make the finished chunk part of the past."""
+    def commit(self, x: Tensor, chunk_idx: int) -> int:
+        """Make the finished chunk part of the past; returns the forwards it took."""
         if not self.reuse_last:
-            return self.store(x, chunk_idx, trace)
+            return self.store(x, chunk_idx)
         ctx = self._context(x, chunk_idx, store=True)
         for branch, blocks in self.dit.branch_blocks.items():
             engine = self.engines[branch]
             for block in blocks:
                 k, v = engine.get_current_kv(block.self_attn, cache_tag=self.tag)
                 engine.append_self_kv(block.self_attn, k, v, cache_tag=self.tag, start_token=ctx.start_token)
+        return 0
 
-    def store(self, x: Tensor, chunk_idx: int, trace: Any) -> None:
+    def store(self, x: Tensor, chunk_idx: int) -> int:
         """One full forward on a clean latent at t = 0 whose K/V are committed; its output is not needed."""
         began = self._now()
-        run = self._prepare(x, chunk_idx, 0.0, store=True)
-        try:
-            run.full()
-        except BaseException:
-            for engine in self.engines.values():
-                engine.truncate(cache_tag=self.tag, end_token=run.ctx.start_token)
-            raise
+        self._prepare(x, chunk_idx, 0.0, store=True).full()
         self.seconds += self._now() - began
-        trace.full_forwards += 1
+        return 1
+
+    def drop(self, x: Tensor, chunk_idx: int) -> None:
+        """Forget what was committed of a chunk."""
+        start = self._context(x, chunk_idx, store=True).start_token
+        for engine in self.engines.values():
+            engine.truncate(cache_tag=self.tag, end_token=start)
 
     def _prepare(self, x: Tensor, chunk_idx: int, timestep: float, store: bool, step_idx: int | None = None) -> Any:
         ctx = self._context(x, chunk_idx, store, step_idx)

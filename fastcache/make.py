@@ -19,7 +19,7 @@ from fastcache.cost import Sizes, flops_fraction
 from fastcache.media import SheetVideo, contact_sheet, side_by_side, write_mp4
 from fastcache.results import Folder, locked
 from fastcache.scores import Scores, check_size
-from fastcache.settings import Settings, label, wanted_fit
+from fastcache.settings import Settings, guided, label, wanted_fit
 from fastcache.track import describe
 
 SHEET_VIDEOS = 4
@@ -60,6 +60,8 @@ def make_videos(s: Settings, folder: Folder, reference: Folder, title: str = "")
     )
     if 0 < model.trained_frames < s["frames"]:
         terminal.say(f"note: {model.name} was trained on {model.trained_frames} latent frames; this goes beyond them")
+    if s["guidance_scale"] > 1 and not model.guidable:
+        terminal.say(f"note: {model.name} was not trained for guidance; its videos get no better by it")
     note_short(s, model, missing)
     chunks = s["frames"] // sampler.frames_per_chunk
     with terminal.Bar(folder.count, chunks, folder.count - len(missing), title) as bar:
@@ -69,7 +71,7 @@ def make_videos(s: Settings, folder: Folder, reference: Folder, title: str = "")
             began = perf_counter()
             video = api.generate(
                 model, s["prompts"][idx], method, sampler, s["schedule"], s["frames"], s["seed"], idx, bar.on_step(idx),
-                **files_shown(s, model, idx),
+                **files_shown(s, model, idx), **guided(s),
             )  # fmt: skip
             if reference is not folder:
                 check_size(s, video.frames.shape, reference)

@@ -24,7 +24,7 @@ import numpy as np
 import yaml
 
 from fastcache.errors import UserError
-from fastcache.settings import Settings, number
+from fastcache.settings import Settings, guided, number
 
 SIGNED = ("model", "engine", "sampler", "method", "schedule", "prompts", "frames", "seed", "device", "dtype")
 
@@ -35,6 +35,7 @@ def signed(s: Settings) -> dict[str, Any]:
     payload["device"] = str(s["device"]).partition(":")[0]
     payload["weights"] = s["weights"] and s["weights"]["sha256"]
     payload["rescale"] = s["rescale"]["signed"]
+    payload |= guided(s)
     payload |= {kind: s[kind]["sha256"] for kind in ("image", "control") if s.get(kind)}
     return _canonical(payload)
 

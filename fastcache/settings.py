@@ -47,6 +47,7 @@ def resolve(cfg: DictConfig, choices: Mapping[str, str]) -> Settings:
     if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", str(s["device"])):
         raise UserError(f"device={s['device']} is not one of auto, cpu, cuda, cuda:N")
     _check_sampling(s)
+    _check_guidance(s)
     s["dial"] = _dial(s)
     s["prompts"] = _prompts(s)
     s["num_videos"] = len(s["prompts"])
@@ -124,6 +125,24 @@ def _check_sampling(s: Settings) -> None:
         below = s["frames"] // size * size
         near = f"frames={below} or frames={below + size}" if below else f"frames={size}"
         raise UserError(f"frames={s['frames']} is not a multiple of {size}, the frames of a chunk; try {near}")
+
+
+def _check_guidance(s: Settings) -> None:
+    scale, known = s["guidance_scale"], ("separate", "shared")
+    good = isinstance(scale, int | float) and not isinstance(scale, bool) and math.isfinite(scale) and scale >= 1
+    if not good:
+        raise UserError(f"guidance_scale={scale}: expected a number, 1 or more (1: no guidance); e.g. guidance_scale=5")
+    s["guidance_scale"] = float(scale)
+    if s["guidance_decisions"] not in known:
+        raise UserError(f"guidance_decisions={s['guidance_decisions']} is not one of {', '.join(known)}")
+    if s["negative_prompt"] is not None and scale == 1:
+        raise UserError("negative_prompt= is used by guidance alone; add guidance_scale=5, or leave it out")
+
+
+def guided(s: Settings) -> dict[str, Any]:
+    """The settings of guidance, all of them; empty where there is none."""
+    keys = ("guidance_scale", "negative_prompt", "guidance_decisions")
+    return {key: s[key] for key in keys} if s.get("guidance_scale", 1.0) > 1 else {}
 
 
 def _dial(s: Settings) -> float | None:

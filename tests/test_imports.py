@@ -24,7 +24,8 @@ ROOMS = {
     "world": (COMMON | {"world"}, {"torch", "hydra", "wandb"}),
     "models": (COMMON | {"condition", "step", "kv_cache", "world", "models"}, {"hydra", "wandb"}),
     "training": (
-        COMMON | {"step", "models", "world", "training", "sample", "sampler", "noise", "methods", "kv_cache"},
+        COMMON
+        | {"condition", "step", "models", "world", "training", "sample", "sampler", "noise", "methods", "kv_cache"},
         {"wandb"},
     ),
     "metrics": (COMMON | {"metrics"}, {"hydra", "wandb"}),
