@@ -122,7 +122,7 @@ def _video(path: Path, size: tuple[int, int], most: int | None) -> np.ndarray:
     except (av.error.FFmpegError, IndexError, ValueError, OSError) as error:
         raise UserError(f"control={path} cannot be read as a video: {error}") from None
     if not frames:
-        raise UserError(f"control={path} holds no frames")
+        raise UserError(f"control={path} holds no frames that can be read")
     return np.stack(frames)
 
 
