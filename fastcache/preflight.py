@@ -79,7 +79,6 @@ def dry(s: Settings) -> None:
     results.check_writable(s["outputs"], try_it=False)
     folder = Folder.of(s)
     reference = external_reference(s) or Folder.of(reference_of(s))
-    terminal.say(terminal.header(s, folder.signature))
     check_shown(s)
     lines = {
         "signature": folder.signature,
@@ -91,6 +90,8 @@ def dry(s: Settings) -> None:
     }
     if "rescale" in s["method"]:
         lines["rescale"] = _rescale(s)
+    lines |= {kind: s[kind]["path"] for kind in shown.KINDS if s[kind]}
+    terminal.say(terminal.header(s, folder.signature))
     for name, text in lines.items():
         terminal.say(f"  {name:<10} {text}")
 
