@@ -30,7 +30,8 @@ degree of the polynomial (default: by cross-validation); rescale.gate=false take
 one fit from the samples of several, probed on other prompts or with other seeds, on as many machines.
 """
 
-IDLE = {"method", "schedule", "thresh", "interval", "engine", "metric", "reference", "experiment", "tracking", "retry"}
+IDLE = {"method", "schedule", "thresh", "interval", "engine", "metric", "reference", "experiment", "tracking", "retry",
+        "image", "control"}  # fmt: skip
 
 OnVideo = Callable[[int, int], None]
 """Called after each video with (videos done, videos in all)."""
