@@ -27,7 +27,8 @@ SHEET_VIDEOS = 4
 
 def get_model(s: Settings) -> Any:
     """The model of a run; the last one is kept, for it alone outlives a job. Its text encoder has its turn before."""
-    texts = [*s["prompts"], *(preflight.calibration_texts(s) if s["rescale"]["probe"] else [])]
+    negative = [s["negative_prompt"] or ""] if s["guidance_scale"] > 1 else []
+    texts = [*s["prompts"], *negative, *(preflight.calibration_texts(s) if s["rescale"]["probe"] else [])]
     api.prepare(s["model"], texts, s["device"], s["dtype"])
     return _model(json.dumps([s["model"], s["weights"], s["device"], s["dtype"]], sort_keys=True))
 
