@@ -199,8 +199,9 @@ def differing(s: Settings, other: Mapping[str, Any]) -> list[str]:
         theirs["prompts"] = theirs["prompts"][: len(ours["prompts"])]  # more videos there do no harm
     except (KeyError, AttributeError, TypeError):
         return ["config.yaml: not readable there"]
-    keys = [key for key in ours if key not in ("method", "schedule", "engine", "rescale") and ours[key] != theirs[key]]
-    return [f"{key}: {_short(ours[key])} here, {_short(theirs[key])} there" for key in keys]
+    keys = [key for key in ours | theirs if key not in ("method", "schedule", "engine", "rescale")]
+    pairs = [(key, ours.get(key), theirs.get(key)) for key in keys]  # some keys are there only where they are used
+    return [f"{key}: {_short(here)} here, {_short(there)} there" for key, here, there in pairs if here != there]
 
 
 def check_writable(outputs: str, try_it: bool = True) -> None:
