@@ -98,6 +98,7 @@ def load(
         needs=o.needs,
         frame_size=(o.height, o.width),
         show=_show(o, vae, encode_prompt, dtype, device),
+        guidable=True,
     )
 
 
