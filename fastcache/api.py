@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -36,12 +37,15 @@ class Video:
         return chunk_frames(len(self.frames), len(self.rollout.chunks))
 
 
-def load_model(name: str = "tiny_t2v", weights: str | None = None, device: str = "cpu", dtype: str = "float32") -> Any:
-    """A model of conf/model/ with its own weights, or those of a file, and a default engine in each branch.
+def load_model(
+    name: str = "tiny_t2v", weights: str | None = None, device: str = "cpu", dtype: str = "float32", **options: Any
+) -> Any:
+    """A model of conf/model/ with its own weights, or those of a file, and a default engine in each branch; ``options``
+    take the place of those in its YAML.
 
     Raises UserError on an unknown name and on weights that are missing, damaged or of another shape.
     """
-    node = catalog.load("model", name)
+    node = catalog.load("model", name) | options
     own = node.pop("weights", None)
     return build_model(node, weights or (own and str(catalog.HERE / own)), device, dtype)
 
@@ -51,6 +55,14 @@ def build_model(node: Mapping[str, Any], weights: str | None, device: str, dtype
     model = build(node, weights=weights, device=device, dtype=getattr(torch, dtype))
     model.dit.set_kv_engines(lambda branch: VanillaKVCacheEngine())
     return model
+
+
+def prepare(node: Mapping[str, Any], prompts: Sequence[str], device: str, dtype: str) -> None:
+    """Let a model whose text encoder is large encode prompts before the model itself is loaded; others have no need."""
+    ready = getattr(import_module(str(node["_target_"]).rpartition(".")[0]), "prepare", None)
+    if ready is not None:
+        options = {key: value for key, value in node.items() if key != "_target_"}
+        ready(prompts, device, getattr(torch, dtype), **options)
 
 
 def load_fit(name: str) -> Rescale:

@@ -178,9 +178,11 @@ def merge(words: Sequence[str]) -> Path:
 def _make(s: Settings, asked: fits.Asked, wanted: dict[str, Any], path: Path) -> None:
     from fastcache.build import build
     from fastcache.make import get_model
+    from fastcache.preflight import check_loadable
     from fastcache.results import check_writable
 
     build(s["method"])  # refuses an unknown indicator
+    check_loadable(s)
     model, sampler = get_model(s), build(s["sampler"])
     for idx, prompt in enumerate(s["prompts"]):
         model.condition(prompt, s["seed"] + idx, s["frames"])

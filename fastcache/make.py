@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from fastcache import __version__, api, catalog, fits, shown, terminal
+from fastcache import __version__, api, fits, preflight, shown, terminal
 from fastcache.build import build
 from fastcache.calibrate import calibrate, keep
 from fastcache.cost import Sizes, flops_fraction
@@ -26,7 +26,9 @@ SHEET_VIDEOS = 4
 
 
 def get_model(s: Settings) -> Any:
-    """The model of a run; the last one is kept, for it alone outlives a job."""
+    """The model of a run; the last one is kept, for it alone outlives a job. Its text encoder has its turn before."""
+    texts = [*s["prompts"], *(preflight.calibration_texts(s) if s["rescale"]["probe"] else [])]
+    api.prepare(s["model"], texts, s["device"], s["dtype"])
     return _model(json.dumps([s["model"], s["weights"], s["device"], s["dtype"]], sort_keys=True))
 
 
@@ -114,7 +116,7 @@ def use_fit(s: Settings, model: Any, sampler: Any) -> None:
     path = fits.fit_path(Path(s["outputs"]).expanduser() / "fits", wanted, asked)
     with locked(path.with_suffix(".lock"), wait=True):
         if not path.is_file():
-            texts = catalog.load("prompts", "calibration")["texts"][: wanted["num_prompts"]]
+            texts = preflight.calibration_texts(s)
             terminal.say(f"no fit for {fits.fit_name(wanted)} yet: probing {len(texts)} calibration prompts")
             with terminal.Bar(len(texts), 1, title="probe ") as bar:
                 fit, samples = calibrate(model, sampler, texts, wanted, asked, lambda done, _: bar.count(done))

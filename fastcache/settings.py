@@ -12,14 +12,16 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from fastcache import catalog, fits, shown
+from fastcache import catalog, encoders, fits, shown
+from fastcache.checkpoints.hashing import checkpoint_hash
 from fastcache.errors import UserError
 from fastcache.schedule import parse_schedule
 
 Settings = dict[str, Any]
 """The whole resolved configuration of a run, ``config.yaml`` of its folder. Beyond conf/config.yaml's keys: choices
 (the option chosen in each group), dial (a number or None), prompts (a list of texts), weights (path and sha256),
-image and control (see shown.resolve), rescale (see _rescale)."""
+encoders (sha256 of text encoder, VAE, ... where the model has them), image and control (see shown.resolve), rescale
+(see _rescale)."""
 
 DTYPES = ("float32", "bfloat16", "float16")
 TRACKING = ("offline", "online", "disabled")
@@ -52,6 +54,8 @@ def resolve(cfg: DictConfig, choices: Mapping[str, str]) -> Settings:
     s["prompts"] = _prompts(s)
     s["num_videos"] = len(s["prompts"])
     s["weights"] = _weights(s)
+    s["model"] = encoders.beside(s["model"], s["weights"] and s["weights"]["path"])
+    s["encoders"] = encoders.hashes(s["model"])
     for kind in shown.KINDS:
         s[kind] = shown.resolve(kind, s[kind], s["num_videos"])
     s["rescale"] = _rescale(s)
@@ -98,12 +102,6 @@ def label(s: Settings) -> str:
 def number(value: float) -> str:
     """A dial in as few digits as tell it: 0.3, 1, 0.05."""
     return f"{value:.12f}".rstrip("0").rstrip(".") if abs(value) < 1e15 else f"{value:g}"
-
-
-def sha256(path: Path) -> str:
-    """Hash of a file's bytes."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _whole(s: Settings, key: str, least: int) -> None:
@@ -216,13 +214,11 @@ def _weights(s: Settings) -> dict[str, str] | None:
         return None
     path = Path(str(name)).expanduser()
     path = path.absolute() if s["weights"] else catalog.HERE / path
-    if not path.is_file() and not s["weights"]:
+    if not path.exists() and not s["weights"]:
         raise UserError(
             f"model={s['choices']['model']} comes with {path}, but it is not there; name a file: weights=PATH"
         )
-    if not path.is_file():
-        raise UserError(f"weights={path}: no such file; leave weights= out for the weights that come with the model")
     try:
-        return {"path": str(path), "sha256": sha256(path)}
+        return {"path": str(path), "sha256": checkpoint_hash(path)}
     except OSError as error:
         raise UserError(f"weights={path} cannot be read: {error}") from None
