@@ -53,8 +53,7 @@ class Estimate(NamedTuple):
 
 
 def estimate(sizes: Sizes, chunks: int, item: int, method: Any, around: Around, passes: int = 1) -> Estimate:
-    """Of a run of ``chunks`` chunks, ``item`` bytes a number; ``method`` a CacheMethod. Under guidance two ``passes``
-    keep K/V and a method's state each."""
+    """Of a run of ``chunks`` chunks, ``item`` bytes a number; ``method`` a CacheMethod, ``passes`` 2 with guidance."""
     blocks = sum(sizes.blocks.values())
     count = cost.parameters(sizes.config)
     encoder_item = 2 if item == 2 else 4

@@ -79,7 +79,7 @@ def test_guidance_is_two_single_passes_combined_by_hand(model, name: str) -> Non
 
 def test_scale_one_is_no_guidance(model) -> None:
     plain = api.generate(model, PROMPT, schedule="FFFF", frames=FRAMES).rollout
-    same = guided(model, NoCache(), "FFFF", scale=1.0)
+    same = api.generate(model, PROMPT, NoCache(), schedule="FFFF", frames=FRAMES, guidance_scale=1.0).rollout
     assert torch.equal(plain.latents, same.latents) and same.passes == 1
     assert not torch.equal(plain.latents, guided(model, NoCache(), "FFFF").latents)
 

@@ -99,6 +99,7 @@ def load(
         frame_size=(o.height, o.width),
         frames_per_latent=FRAMES,
         show=_show(o, vae, encode_prompt, dtype, device),
+        guidable=True,
     )
 
 
