@@ -187,7 +187,7 @@ def test_one_instance_cannot_serve_two_tags() -> None:
             model, {"pos": method, "neg": method}, FewStep(), (True,) * 4, condition, 3, Noise(0).of(0),
             negative=condition, guidance=2.0,
         )  # fmt: skip
-    with pytest.raises(UserError, match="pos and neg"):
+    with pytest.raises(UserError, match="guide with both"):
         rollout(model, {"pos": method}, FewStep(), (True,) * 4, condition, 3, Noise(0).of(0), negative=condition)
 
 
