@@ -147,7 +147,8 @@ def check_loadable(s: Settings) -> None:
                 f"{needs[0]}; use rescale=none, or the file of a fit"
             )
     if s["frames"] > MAX_POSITIONS:
-        raise UserError(f"frames={s['frames']} is more than the {MAX_POSITIONS} time positions of a Wan model")
+        positions = f"{MAX_POSITIONS} time positions of model={s['choices']['model']}"
+        raise UserError(f"frames={s['frames']} is more than the {positions}")
     if misfit := _misfit(s):
         raise UserError(misfit)
 
