@@ -31,7 +31,7 @@ one fit from the samples of several, probed on other prompts or with other seeds
 """
 
 IDLE = {"method", "schedule", "thresh", "interval", "engine", "metric", "reference", "experiment", "tracking", "retry"}
-IDLE |= {"guidance_scale", "negative_prompt", "guidance_decisions"}
+IDLE |= {"image", "control", "guidance_scale", "negative_prompt", "guidance_decisions"}
 
 OnVideo = Callable[[int, int], None]
 """Called after each video with (videos done, videos in all)."""

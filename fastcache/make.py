@@ -4,7 +4,7 @@ import gc
 import json
 import resource
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from pathlib import Path
 from time import perf_counter
@@ -16,7 +16,6 @@ from fastcache import __version__, api, fits, preflight, shown, terminal
 from fastcache.build import build
 from fastcache.calibrate import calibrate, keep
 from fastcache.cost import Sizes, flops_fraction
-from fastcache.errors import UserError
 from fastcache.media import SheetVideo, contact_sheet, side_by_side, write_mp4
 from fastcache.results import Folder, locked
 from fastcache.scores import Scores, check_size
@@ -64,6 +63,7 @@ def make_videos(s: Settings, folder: Folder, reference: Folder, title: str = "")
     )
     for note in _notes(s, model):
         terminal.say(f"note: {note}")
+    note_short(s, model, missing)
     chunks = s["frames"] // sampler.frames_per_chunk
     with terminal.Bar(folder.count, chunks, folder.count - len(missing), title) as bar:
         for idx in missing:
@@ -101,11 +101,20 @@ def files_shown(s: Settings, model: Any, idx: int) -> dict[str, Any]:
 
     Raises UserError where the model takes none of the kind and where it cannot be read.
     """
-    for kind in shown.KINDS:
-        if s[kind] and kind not in model.needs:
-            takes = " and ".join(f"{need}=" for need in model.needs) or "neither image= nor control="
-            raise UserError(f"{kind}={s[kind]['path']}: model={model.name} takes {takes}; leave {kind}= out")
-    return {kind: shown.read(kind, s[kind]["files"][idx], model.frame_size) for kind in shown.KINDS if s[kind]}
+    shown.check(s, model.needs)
+    most = model.pixel_frames(s["frames"])
+    return {kind: shown.read(kind, s[kind]["files"][idx], model.frame_size, most) for kind in shown.KINDS if s[kind]}
+
+
+def note_short(s: Settings, model: Any, videos: Sequence[int]) -> None:
+    """Say it once where control videos end before the videos do."""
+    if not s["control"]:
+        return
+    firsts = {s["control"]["files"][i]: i for i in videos}.values()
+    least, wanted = min(len(files_shown(s, model, i)["control"]) for i in firsts), model.pixel_frames(s["frames"])
+    if least < wanted:
+        path = s["control"]["path"]
+        terminal.say(f"note: control={path} has {least} of {wanted} frames; what follows them is without control")
 
 
 def use_fit(s: Settings, model: Any, sampler: Any) -> None:

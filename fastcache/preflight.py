@@ -6,7 +6,7 @@ from typing import Any
 
 from omegaconf import DictConfig
 
-from fastcache import catalog, cost, fits, memory, results, scores, terminal
+from fastcache import catalog, cost, fits, memory, results, scores, shown, terminal
 from fastcache.build import build
 from fastcache.checkpoints.files import find
 from fastcache.errors import UserError
@@ -14,7 +14,6 @@ from fastcache.memory import size
 from fastcache.results import Folder
 from fastcache.schedule import parse_schedule
 from fastcache.settings import Settings, guided, reference_of, resolve, wanted_fit
-from fastcache.shown import KINDS
 
 ITEM = {"float32": 4, "bfloat16": 2, "float16": 2}
 
@@ -45,6 +44,7 @@ def check(todo: Sequence[Settings], local: bool) -> None:
         build(s["engine"])
         build(s["method"])
         parse_schedule(s["schedule"], build(s["sampler"]).num_steps)
+        check_shown(s)
         if local:
             check_loadable(s)
             unfinished.append(s)
@@ -59,6 +59,17 @@ def check(todo: Sequence[Settings], local: bool) -> None:
 def calibration_texts(s: Settings) -> list[str]:
     """The prompts that rescale=auto would probe."""
     return catalog.load("prompts", "calibration")["texts"][: wanted_fit(s)["num_prompts"]]
+
+
+def check_shown(s: Settings) -> None:
+    """Raise UserError where image= or control= cannot be read, or is nothing for a model of this layout."""
+    describe = getattr(_module(s), "describe", None)
+    if describe is not None and any(s[kind] for kind in shown.KINDS):
+        config, _ = describe(**_options(s))
+        shown.check(s, config.needs)
+    for kind in shown.KINDS:
+        for file in set(s[kind]["files"] if s[kind] else ()):
+            shown.read(kind, file, (8, 8), most=1)
 
 
 def external_reference(s: Settings) -> Folder | None:
@@ -81,7 +92,7 @@ def dry(s: Settings) -> None:
     results.check_writable(s["outputs"], try_it=False)
     folder = Folder.of(s)
     reference = external_reference(s) or Folder.of(reference_of(s))
-    terminal.say(terminal.header(s, folder.signature))
+    check_shown(s)
     lines = {
         "signature": folder.signature,
         "folder": f"{folder.path}  {_state(folder)}",
@@ -92,6 +103,8 @@ def dry(s: Settings) -> None:
     }
     if "rescale" in s["method"]:
         lines["rescale"] = _rescale(s)
+    lines |= {kind: s[kind]["path"] for kind in shown.KINDS if s[kind]}
+    terminal.say(terminal.header(s, folder.signature))
     for name, text in lines.items():
         terminal.say(f"  {name:<10} {text}")
 
@@ -126,8 +139,8 @@ def check_loadable(s: Settings) -> None:
     from fastcache.models.rope import MAX_POSITIONS
 
     if ready := getattr(_module(s), "check", None):
-        shown = [kind for kind in KINDS if s[kind]]
-        needs = ready(weights=s["weights"] and s["weights"]["path"], shown=shown, **_options(s))
+        given = [kind for kind in shown.KINDS if s[kind]]
+        needs = ready(weights=s["weights"] and s["weights"]["path"], shown=given, **_options(s))
         if needs and s["rescale"]["probe"]:
             raise UserError(
                 f"rescale=auto probes the calibration prompts, for which model={s['choices']['model']} has no "

@@ -23,8 +23,10 @@ python -m fastcache.run -m method=teacache,motioncache thresh=0.05,0.1,0.2,0.4
 python -m fastcache.run method=reuse schedule=Fxxx prompt="a red circle moves left, a blue square stays"
 """
 LOG = logging.getLogger("fastcache")
-TELLING = ("model", "engine", "sampler", "renoise", "rescale")
-TELLING += ("guidance_scale", "guidance_decisions", "seed", "num_videos")
+TELLING = (
+    *("model", "engine", "sampler", "renoise", "rescale"),
+    *("guidance_scale", "guidance_decisions", "seed", "num_videos"),
+)
 WIDTH = 120  # of what goes to a file or a pipe
 
 

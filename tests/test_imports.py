@@ -48,7 +48,7 @@ ROOMS = {
     "cost": (COMMON, LIGHT),
     "memory": (COMMON | {"cost"}, {"hydra", "wandb"}),
     "settings": (COMMON | {"catalog", "checkpoints", "fits", "encoders", "guidance", "schedule", "shown"}, LIGHT),
-    "config": (COMMON | {"catalog"}, {"torch", "wandb"}),
+    "config": (COMMON | {"catalog", "shown"}, {"torch", "wandb"}),
     "results": (COMMON | {"encoders", "settings"}, LIGHT),
     "scores": (COMMON | {"catalog", "metrics", "results", "schedule", "settings"}, LIGHT),
     "terminal": (COMMON | {"catalog", "settings"}, LIGHT),

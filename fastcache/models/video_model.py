@@ -22,7 +22,8 @@ class VideoModel:
     the sha256 of the weights; ``trained_frames`` the latent frames the weights were trained on (0: unknown).
 
     ``needs`` says what is shown to the model besides text, ("image",) for I2V, ("control",) for VACE, in frames of
-    ``frame_size`` (height, width) pixels; ``show(prompt, seed, frames, **shown)`` then makes the condition.
+    ``frame_size`` (height, width) pixels; ``show(prompt, seed, frames, **shown)`` then makes the condition. The first
+    latent frame decodes to one frame of pixels, each later one to ``frames_per_latent``.
     ``guidable`` models were trained on empty prompts too.
     """
 
@@ -37,8 +38,13 @@ class VideoModel:
     fps: int = 8
     needs: tuple[str, ...] = ()
     frame_size: tuple[int, int] = (0, 0)
+    frames_per_latent: int = 1
     show: Callable[..., Condition] | None = None
     guidable: bool = False
+
+    def pixel_frames(self, frames: int) -> int:
+        """Frames of pixels in a video of ``frames`` latent frames."""
+        return 1 + self.frames_per_latent * (frames - 1)
 
     def condition(self, prompt: str, seed: int, frames: int, **shown: np.ndarray | None) -> Condition:
         """What a rollout of ``frames`` latent frames needs.

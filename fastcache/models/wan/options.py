@@ -60,7 +60,7 @@ class Options:
 
     @property
     def config(self) -> DiTConfig:
-        changed = {key: tuple(v) if isinstance(v, list) else v for key, v in (self.sizes or {}).items()}
+        changed: dict[str, Any] = {key: tuple(v) if isinstance(v, list) else v for key, v in (self.sizes or {}).items()}
         try:
             return replace(WAN_SIZES[self.size], precision=self.precision, **changed)
         except TypeError as error:
