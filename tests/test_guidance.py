@@ -1,5 +1,7 @@
 """Classifier-free guidance: two passes a step, each with its own K/V, method and decisions."""
 
+import warnings
+from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -48,38 +50,56 @@ def guided(model, method, schedule="FxxF", scale=SCALE, **options):
     ).rollout
 
 
-@pytest.mark.parametrize("name", METHODS)
-def test_guidance_is_two_single_passes_combined_by_hand(model, name: str) -> None:
-    """Two models that know nothing of each other, one told the prompt, one the negative prompt."""
-    sampler, forced = FewStep(), parse_schedule("FxxF", 4)
-    pair = []
+def by_hand(layout: str, make_method, sampler, schedule: str, known=()) -> torch.Tensor:
+    """Two models that know nothing of each other, one told the prompt, one the negative prompt; ``known`` chunks are
+    stored instead of denoised."""
+    forced, pair = parse_schedule(schedule, 4), []
     for prompt in (PROMPT, OTHER):
-        own = load(model.dit.config.layout)
-        condition = model.condition(PROMPT, 0, FRAMES)
-        if prompt == OTHER:
-            condition = model.negative(condition, OTHER, 0)
-        method = METHODS[name]()
+        own, method = load(layout), make_method()
+        condition = own.condition(PROMPT, 0, FRAMES)
+        condition = condition if prompt == PROMPT else replace(condition, prompt_embeds=own.encode_prompt(OTHER, 0))
         pair.append((Forwards(own.dit, sampler, "pos", condition, FRAMES, method.selective), method))
-    draw, latents = Noise(0).of(0), []
+    draw, latents, shape = Noise(0).of(0), list(known), (1, 3, *own.latent_shape)
     with torch.inference_mode():
-        for chunk_idx in range(FRAMES // 3):
-            x = draw(chunk_idx, 0, (1, 3, *model.latent_shape))
+        for chunk_idx, x in enumerate(known):
+            for forwards, _ in pair:
+                forwards.store(x, chunk_idx)
+        for chunk_idx in range(len(known), FRAMES // 3):
+            x = draw(chunk_idx, 0, shape)
             for _, method in pair:
                 method.begin_chunk(chunk_idx)
             for i in range(4):
                 pos, neg = (forwards.denoise(x, chunk_idx, i, forced[i], method)[0] for forwards, method in pair)
-                noise = lambda c=chunk_idx, k=i + 1: draw(c, k, (1, 3, *model.latent_shape))  # noqa: E731
-                x = sampler.next(x, neg + SCALE * (pos - neg), i, noise)
+                x = sampler.next(x, neg + SCALE * (pos - neg), i, partial(draw, chunk_idx, i + 1, shape))
             for forwards, _ in pair:
                 forwards.commit(x, chunk_idx)
             latents.append(x)
-    made = guided(model, METHODS[name]())
-    assert torch.equal(made.latents, torch.cat(latents, 1))
+    return torch.cat(latents, 1)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_guidance_is_two_single_passes_combined_by_hand(model, name: str) -> None:
+    expected = by_hand(model.dit.config.layout, METHODS[name], FewStep(), "FxxF")
+    assert torch.equal(guided(model, METHODS[name]()).latents, expected)
+
+
+@pytest.mark.parametrize("store", ["clean", "reuse_last"])
+def test_given_chunks_and_every_way_to_store_enter_both_passes(model, store: str) -> None:
+    sampler = FewStep(store=store)
+    given = torch.randn(1, 3, *model.latent_shape, generator=torch.Generator().manual_seed(1))
+    condition = model.condition(PROMPT, 0, FRAMES)
+    made = rollout(
+        model, for_guidance(METHODS["motioncache"](), False), sampler, parse_schedule("FxxF", 4), condition, FRAMES,
+        Noise(0).of(0), given=given, negative=model.negative(condition, OTHER, 0), guidance=SCALE,
+    )  # fmt: skip
+    expected = by_hand(model.dit.config.layout, METHODS["motioncache"], sampler, "FxxF", known=[given])
+    assert torch.equal(made.latents, expected)
+    assert made.forwards == 2 * (1 + 4 + (store == "clean"))
 
 
 def test_scale_one_is_no_guidance(model) -> None:
     plain = api.generate(model, PROMPT, schedule="FFFF", frames=FRAMES).rollout
-    same = api.generate(model, PROMPT, NoCache(), schedule="FFFF", frames=FRAMES, guidance_scale=1.0).rollout
+    same = api.generate(model, PROMPT, schedule="FFFF", frames=FRAMES, guidance_scale=1.0).rollout
     assert torch.equal(plain.latents, same.latents) and same.passes == 1
     assert not torch.equal(plain.latents, guided(model, NoCache(), "FFFF").latents)
 
@@ -90,7 +110,13 @@ def test_dial_at_zero_is_the_guided_reference(model, name: str, decisions: str) 
     method = METHODS[name]()
     method.thresh = 0.0
     reference = guided(model, NoCache(), "FFFF")
-    assert torch.equal(guided(model, method, "Fxxx", guidance_decisions=decisions).latents, reference.latents)
+    made = guided(model, method, "Fxxx", guidance_decisions=decisions)
+    assert torch.equal(made.latents, reference.latents) and [c.letters for c in made.chunks] == ["FFFF"] * 2
+
+
+def test_interval_one_is_the_guided_reference(model) -> None:
+    made = guided(model, TaylorSeer(interval=1.0), "Fxxx")
+    assert torch.equal(made.latents, guided(model, NoCache(), "FFFF").latents)
 
 
 @pytest.mark.parametrize("name", ["teacache", "flowcache", "motioncache"])
@@ -114,6 +140,20 @@ def test_shared_decisions_compute_the_same_tokens(model, name: str, monkeypatch)
     assert 0.25 < made.compute_fraction < 1
 
 
+@pytest.mark.parametrize("name", ["none", "reuse", "taylorseer"])
+def test_methods_that_compare_nothing_decide_alike_in_either_case(name: str) -> None:
+    runs = [guided(load("t2v"), METHODS[name](), "Fxxx", guidance_decisions=d) for d in ("separate", "shared")]
+    assert torch.equal(runs[0].latents, runs[1].latents)
+    assert "P" not in "".join(c.letters for c in runs[0].chunks)
+
+
+@pytest.mark.parametrize("decisions", ["separate", "shared"])
+def test_what_is_kept_of_a_token_is_of_one_age_in_both_passes(model, decisions: str) -> None:
+    model.dit.set_kv_engines(lambda branch: VanillaKVCacheEngine(debug=True))
+    made = guided(model, METHODS["motioncache"](), "Fxxx", guidance_decisions=decisions)
+    assert "P" in "".join(c.letters for c in made.chunks)
+
+
 def test_both_passes_are_counted(model) -> None:
     alone = api.generate(model, PROMPT, schedule="FFFF", frames=FRAMES).rollout
     both = guided(model, NoCache(), "FFFF")
@@ -123,6 +163,20 @@ def test_both_passes_are_counted(model) -> None:
     assert reused.method_bytes == 2 * single.method_bytes
     assert reused.forward_fraction == single.forward_fraction == 0.6
     assert [c.letters for c in reused.chunks] == ["FRRF"] * 2
+
+
+def test_a_whole_video_takes_twice_its_forwards() -> None:
+    model, seen = load("t2v"), []
+    prepare = model.dit.prepare
+
+    def watched(latent, t, context, ctx, control):
+        seen.append((ctx.cache_tag, ctx.store_kv))
+        return prepare(latent, t, context, ctx, control)
+
+    model.dit.prepare = watched
+    api.generate(model, PROMPT, schedule="FFFF", frames=21, guidance_scale=SCALE)
+    counts = {(tag, store): seen.count((tag, store)) for tag in ("pos", "neg") for store in (False, True)}
+    assert counts == {("pos", False): 28, ("pos", True): 7, ("neg", False): 28, ("neg", True): 7}
 
 
 def test_letters_tell_passes_that_decide_apart() -> None:
@@ -178,6 +232,34 @@ def test_without_words_the_negative_pass_sees_zero_rows() -> None:
     assert torch.equal(model.negative(condition, OTHER, 0).prompt_embeds, model.encode_prompt(OTHER, 0))
 
 
+def test_a_guidable_model_is_led_away_from_the_empty_prompt() -> None:
+    model, asked = load("vace"), []
+    model.guidable = True
+    encode = model.encode_prompt
+    model.encode_prompt = lambda prompt, seed: (asked.append(prompt), encode(prompt, seed))[1]
+    condition = model.condition(PROMPT, 0, FRAMES)
+    assert model.negative(condition, None, 0).control is condition.control
+    assert asked == [""]
+
+
+@pytest.mark.parametrize(("decisions", "events"), [("separate", 2), ("shared", 1)])
+def test_events_of_both_passes_are_counted_once(decisions: str, events: int) -> None:
+    class Eventful(TeaCache):
+        """Meets something not finite at the first step of every video."""
+
+        def step(self, step, run):
+            if (step.chunk_idx, step.step_idx) == (0, 0):
+                self.nonfinite("something")
+            return super().step(step, run)
+
+    model, method = load("t2v"), Eventful(thresh=1.0)
+    for videos in (1, 2):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            guided(model, method, "Fxxx", guidance_decisions=decisions)
+        assert method.nonfinite_events == videos * events
+
+
 def test_one_instance_cannot_serve_two_tags() -> None:
     model, method = load("t2v"), NoCache()
     model.dit.set_kv_engines(lambda branch: VanillaKVCacheEngine())
@@ -187,8 +269,11 @@ def test_one_instance_cannot_serve_two_tags() -> None:
             model, {"pos": method, "neg": method}, FewStep(), (True,) * 4, condition, 3, Noise(0).of(0),
             negative=condition, guidance=2.0,
         )  # fmt: skip
-    with pytest.raises(UserError, match="guide with both"):
-        rollout(model, {"pos": method}, FewStep(), (True,) * 4, condition, 3, Noise(0).of(0), negative=condition)
+    with pytest.raises(UserError, match="pos and neg"):
+        rollout(
+            model, {"pos": method}, FewStep(), (True,) * 4, condition, 3, Noise(0).of(0), negative=condition,
+            guidance=2.0,
+        )  # fmt: skip
 
 
 def test_separate_methods_share_nothing_but_the_fit() -> None:

@@ -102,3 +102,14 @@ def test_a_missing_extra_is_named(folder, out, capsys, monkeypatch):
     assert fastcache(*words("t2v_1_3b", folder), f"outputs={out}", "num_videos=1", "method=none") == 1
     error = capsys.readouterr().err
     assert 'need ftfy, not installed here: pip install -e ".[wan]"' in error and "Traceback" not in error
+
+
+def test_guidance_leads_away_from_the_empty_prompt_of_the_text_encoder(folder, out, capsys):
+    told = [*words("t2v_1_3b", folder), "num_videos=1", "method=none", "schedule=FFFF", "frames=3"]
+    assert fastcache(*told, "guidance_scale=3", f"outputs={out}") == 0
+    assert "not trained for guidance" not in capsys.readouterr().out
+    with np.load(only(out, "none-*") / "videos" / "0.npz") as file:
+        frames = file["frames"]
+    assert fastcache(*told, f"outputs={out}/plain") == 0
+    with np.load(only(out / "plain", "none-*") / "videos" / "0.npz") as file:
+        assert (file["frames"] != frames).any()
