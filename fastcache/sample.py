@@ -161,8 +161,14 @@ def _check(
         expected = f"{model.name} was trained with {model.frames_per_chunk} frames a chunk"
         raise UserError(f"sampler.frames_per_chunk={size}, but {expected}; leave the option out")
     chunk_plan(frames, size)
-    if frames > model.dit.max_frames:
-        raise UserError(f"frames={frames} is more than the {model.dit.max_frames} time positions of {model.name}")
+    engines = model.dit.kv_cache_engines.values()
+    for engine in engines:
+        engine.check_frames(size, frames)
+    if frames > model.dit.max_frames and not all(engine.relative for engine in engines):
+        raise UserError(
+            f"frames={frames} is more than the {model.dit.max_frames} time positions of {model.name}; "
+            "engine=window engine.rope=relative goes beyond them"
+        )
     if len(forced) != sampler.num_steps or not forced[0]:
         raise UserError(f"the schedule needs {sampler.num_steps} letters, one a step, and must start with F")
     if len(methods) != 1:
