@@ -35,6 +35,8 @@ from fastcache.kv_cache.masks import (
     pad_len,
     teacher_forcing_mask,
 )
+from fastcache.kv_cache.offload_engine import OffloadKVCacheEngine
+from fastcache.kv_cache.quantized_engine import QuantizedKVCacheEngine
 from fastcache.kv_cache.static_engine import StaticKVCacheEngine
 from fastcache.kv_cache.vanilla_engine import VanillaKVCacheEngine
 from fastcache.kv_cache.window_engine import WindowKVCacheEngine
@@ -61,7 +63,9 @@ __all__ = [
     "KVSpec",
     "KVSpecMismatchError",
     "NonFiniteError",
+    "OffloadKVCacheEngine",
     "PositionOutOfRangeError",
+    "QuantizedKVCacheEngine",
     "SelectionError",
     "SelfEntry",
     "StaticKVCacheEngine",

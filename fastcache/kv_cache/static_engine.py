@@ -56,6 +56,7 @@ class StaticKVCacheEngine(BaseKVCacheEngine):
     ) -> tuple[Tensor, Tensor]:
         """As the base class, and CapacityExceededError already here, for k and v go into the buffer."""
         entry = self._lookup(self._self_kv, module, cache_tag)
+        assert isinstance(entry, StaticEntry)
         spec, where = self.spec(cache_tag), self._where(module, cache_tag)
         check_kv(spec, k, v)
         past_k, past_v = self._past(entry, where, start_token, k.shape[1])
