@@ -37,9 +37,10 @@ def check(todo: Sequence[Settings], local: bool) -> None:
         external_reference(s)
         if folder.finished and not s["force"]:
             continue
-        build(s["engine"])
+        sampler = build(s["sampler"])
+        build(s["engine"]).check_frames(sampler.frames_per_chunk, s["frames"])
         build(s["method"])
-        parse_schedule(s["schedule"], build(s["sampler"]).num_steps)
+        parse_schedule(s["schedule"], sampler.num_steps)
         if local:
             model = get_model(s)
             for i, prompt in enumerate(s["prompts"]):
@@ -116,7 +117,8 @@ def _memory(s: Settings) -> str:
     config, latent_shape = describe(**{key: value for key, value in s["model"].items() if key != "_target_"})
     sizes = cost.Sizes.of(config, latent_shape, s["sampler"]["frames_per_chunk"])
     item, chunks = ITEM[s["dtype"]], s["frames"] // s["sampler"]["frames_per_chunk"]
-    parts = [f"K/V {_size(cost.kv_bytes(sizes, chunks, item))}"]
+    under = "" if s["choices"]["engine"] == "vanilla" else " under engine=vanilla"
+    parts = [f"K/V {_size(cost.kv_bytes(sizes, chunks, item))}{under}"]
     method = build(s["method"])
     if kept := method.estimate_bytes(sizes.tokens * config.dim, config.num_layers, item):
         parts.append(f"kept by {method.name} {_size(kept)}")

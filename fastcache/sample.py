@@ -53,6 +53,7 @@ class Rollout:
     dit_seconds: float  # of it, in the DiT and the cache method
     kv_bytes: int
     method_bytes: int
+    kv_host_bytes: int = 0  # K/V that lie elsewhere than on the device
 
     @property
     def forwards(self) -> int:
@@ -122,9 +123,10 @@ def rollout(
         latents.append(x)
         traces.append(trace)
     kv_bytes = sum(engine.memory_bytes() for engine in video.engines.values())
+    host_bytes = sum(engine.host_bytes() for engine in video.engines.values())
     model.dit.clear_caches()
     out = torch.cat(latents, dim=1)
-    return Rollout(out, traces, perf_counter() - start, video.seconds, kv_bytes, method.memory_bytes())
+    return Rollout(out, traces, perf_counter() - start, video.seconds, kv_bytes, method.memory_bytes(), host_bytes)
 
 
 def _denoise_chunk(

@@ -86,6 +86,17 @@ def reference_of(s: Settings) -> Settings:
     return r
 
 
+def engine_reference_of(s: Settings) -> Settings | None:
+    """The run that tells a method's error from its engine's: as ``reference_of``, on the engine of ``s``. None for the
+    default engine, whose reference is the first one."""
+    if s["choices"]["engine"] == "vanilla":
+        return None
+    r = reference_of(s)
+    r["engine"] = copy.deepcopy(s["engine"])
+    r["choices"]["engine"] = s["choices"]["engine"]
+    return r
+
+
 def label(s: Settings) -> str:
     """What tables print: euler, none FFFF, motioncache 0.3 FxxF."""
     method = s["choices"]["method"]

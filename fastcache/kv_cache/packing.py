@@ -51,15 +51,16 @@ def pack(x: Tensor, bits: int, per: str) -> Packed:
     scale = torch.empty(shape, dtype=SCALE, device=x.device)
     low = torch.empty_like(scale) if bits == 4 else None
     for start in range(0, tokens, GROUP):
-        part = x[:, start : start + GROUP].float()
+        part = x[:, start : start + GROUP].to(torch.float32, copy=True)
         at = _scales(per, start, start + GROUP)
         dim_of = {"token": -1, "channel": 1}[per]
         if low is None:
-            scale[:, at] = _round(part.abs().amax(dim_of, keepdim=True) / 127, up=True)
-            data[:, start : start + GROUP] = (part / _safe(scale[:, at])).round_()
+            most = torch.maximum(part.amax(dim_of, keepdim=True), -part.amin(dim_of, keepdim=True))
+            scale[:, at] = _round(most / 127, up=True)
+            data[:, start : start + GROUP] = part.div_(_safe(scale[:, at])).round_()
         else:
             low[:, at] = _round(part.amin(dim_of, keepdim=True), up=False)
-            part = part - low[:, at]
+            part.sub_(low[:, at])
             scale[:, at] = _round(part.amax(dim_of, keepdim=True) / 15, up=True)
             part = part.div_(_safe(scale[:, at])).round_().to(torch.uint8)
             data[:, start : start + GROUP] = part[..., 0::2] | (part[..., 1::2] << 4)
