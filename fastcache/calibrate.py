@@ -30,7 +30,8 @@ degree of the polynomial (default: by cross-validation); rescale.gate=false take
 one fit from the samples of several, probed on other prompts or with other seeds, on as many machines.
 """
 
-IDLE = {"method", "schedule", "thresh", "interval", "engine", "metric", "reference", "experiment", "tracking", "retry"}
+IDLE = {"method", "schedule", "thresh", "interval", "engine", "metric", "reference", "experiment", "tracking", "retry",
+        "image", "control"}  # fmt: skip
 
 OnVideo = Callable[[int, int], None]
 """Called after each video with (videos done, videos in all)."""
@@ -177,9 +178,11 @@ def merge(words: Sequence[str]) -> Path:
 def _make(s: Settings, asked: fits.Asked, wanted: dict[str, Any], path: Path) -> None:
     from fastcache.build import build
     from fastcache.make import get_model
+    from fastcache.preflight import check_loadable
     from fastcache.results import check_writable
 
     build(s["method"])  # refuses an unknown indicator
+    check_loadable(s)
     model, sampler = get_model(s), build(s["sampler"])
     for idx, prompt in enumerate(s["prompts"]):
         model.condition(prompt, s["seed"] + idx, s["frames"])

@@ -5,9 +5,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from fastcache.ages import Ages
 from fastcache.condition import Condition
+from fastcache.errors import UserError
 from fastcache.kv_cache import CausalContext, KVSpec
 from fastcache.noise import Draw
 from fastcache.sampler import Sampler
@@ -36,21 +38,30 @@ class Forwards:
         self.device, self.dtype = weight.device, weight.dtype
         self.timesteps = sampler.timesteps.tolist()
         self.seconds = 0.0
-        dit.clear_caches()
-        self.condition = condition
         picture = condition.image_embeds
         picture = None if picture is None else picture.to(self.device)
         self.context = dit.encode_context(condition.prompt_embeds.to(self.device), picture)
+        self.channels = self._whole("channels", condition.channels)
+        self.store_channels = self._whole("store_channels", condition.store_channels)
+        self.control = None if condition.control is None else self.latent(condition.control)
 
     def latent(self, x: Tensor) -> Tensor:
         return x.to(self.device, self.dtype)
+
+    def _whole(self, name: str, given: Tensor | None) -> Tensor | None:
+        """Channels that every frame needs. Raises UserError where there are too few frames."""
+        if given is None:
+            return None
+        if given.shape[1] < self.frames:
+            raise UserError(f"the condition's {name} are of {given.shape[1]} latent frames, the video of {self.frames}")
+        return self.latent(given)
 
     def noise(self, draw: Draw, shape: tuple[int, ...], chunk_idx: int, i: int) -> Tensor:
         """The noise that enters before step i."""
         return self.latent(draw(chunk_idx, self.sampler.noise_step(i), shape))
 
-    def denoise(self, x: Tensor, chunk_idx: int, i: int, forced: bool, method: Any, trace: Any) -> Tensor:
-        """The flow at step i, as far as the method lets it be computed."""
+    def denoise(self, x: Tensor, chunk_idx: int, i: int, forced: bool, method: Any) -> tuple[Tensor, float]:
+        """The flow at step i, as far as the method lets it be computed, and the fraction computed."""
         began = self._now()
         run = self._prepare(x, chunk_idx, self.timesteps[i], store=False, step_idx=i)
         step = Step(run.x, run.e0, run.grid, chunk_idx, i, forced, self.sampler.sigma(i))
@@ -59,41 +70,44 @@ class Forwards:
             self.ages.check(step, method, tokens)
         flow = run.head(tokens)
         self.seconds += self._now() - began
-        trace.add(fraction, method.decisions)
-        return flow
+        return flow, fraction
 
-    def commit(self, x: Tensor, chunk_idx: int, trace: Any) -> None:
-        """Make the finished chunk part of the past."""
+    def commit(self, x: Tensor, chunk_idx: int) -> int:
+        """Make the finished chunk part of the past; returns the forwards it took."""
         if not self.reuse_last:
-            return self.store(x, chunk_idx, trace)
+            return self.store(x, chunk_idx)
         ctx = self._context(x, chunk_idx, store=True)
         for branch, blocks in self.dit.branch_blocks.items():
             engine = self.engines[branch]
             for block in blocks:
                 k, v = engine.get_current_kv(block.self_attn, cache_tag=self.tag)
                 engine.append_self_kv(block.self_attn, k, v, cache_tag=self.tag, start_token=ctx.start_token)
+        return 0
 
-    def store(self, x: Tensor, chunk_idx: int, trace: Any) -> None:
+    def store(self, x: Tensor, chunk_idx: int) -> int:
         """One full forward on a clean latent at t = 0 whose K/V are committed; its output is not needed."""
         began = self._now()
-        run = self._prepare(x, chunk_idx, 0.0, store=True)
-        try:
-            run.full()
-        except BaseException:
-            for engine in self.engines.values():
-                engine.truncate(cache_tag=self.tag, end_token=run.ctx.start_token)
-            raise
+        self._prepare(x, chunk_idx, 0.0, store=True).full()
         self.seconds += self._now() - began
-        trace.full_forwards += 1
+        return 1
+
+    def drop(self, x: Tensor, chunk_idx: int) -> None:
+        """Forget what was committed of a chunk."""
+        start = self._context(x, chunk_idx, store=True).start_token
+        for engine in self.engines.values():
+            engine.truncate(cache_tag=self.tag, end_token=start)
 
     def _prepare(self, x: Tensor, chunk_idx: int, timestep: float, store: bool, step_idx: int | None = None) -> Any:
         ctx = self._context(x, chunk_idx, store, step_idx)
         t = torch.full(x.shape[:2], timestep, dtype=torch.float32, device=self.device)
-        given, span = self.condition, slice(ctx.cur_start_frame, ctx.cur_start_frame + x.shape[1])
-        channels = given.store_channels if store and given.store_channels is not None else given.channels
+        span = slice(ctx.cur_start_frame, ctx.cur_start_frame + x.shape[1])
+        channels = self.store_channels if store and self.store_channels is not None else self.channels
         if channels is not None:
-            x = torch.cat((x, self.latent(channels[:, span])), dim=2)
-        control = None if given.control is None else self.latent(given.control[:, span])
+            x = torch.cat((x, channels[:, span]), dim=2)
+        control = None
+        if self.control is not None:
+            control = self.control[:, span]
+            control = pad(control, (0, 0) * 3 + (0, x.shape[1] - control.shape[1]))
         return self.dit.prepare(x, t, self.context, ctx, control)
 
     def _context(self, x: Tensor, chunk_idx: int, store: bool, step_idx: int | None = None) -> CausalContext:

@@ -1,9 +1,9 @@
 """`python -m fastcache.kv_study`: what the K/V cache saves and what each engine costs, counted and measured.
 
 The arithmetic of token-by-token generation (4 layers, positions 3 to 12) beside a toy that runs it; bytes of 12 layers
-x 1000 positions x 512 under every engine; on a video model the time of recomputed over cached rollouts as they grow, the
-engines' bytes, their peak and their errors; and rollouts far beyond the trained length in a window. Everything comes
-from one run. Writes study.json and study.png, and logs both to W&B.
+x 1000 positions x 512 under every engine; on a video model the time of recomputed over cached rollouts as they grow,
+the engines' bytes, their peak and their errors; and rollouts far beyond the trained length in a window. Everything
+comes from one run. Writes study.json and study.png, and logs both to W&B.
 """
 
 import argparse

@@ -30,7 +30,7 @@ class ChunkTrace:
     letters: str = ""  # F computed in full, P partly, R reused or forecast
     fractions: list[float] = field(default_factory=list)  # tokens computed / tokens
     indicator: list[Any] = field(default_factory=list)  # what the method decided on (a number or several), or None
-    full_forwards: int = 0  # store and prefill forwards
+    full_forwards: int = 0  # store and prefill forwards, of each cache tag
 
     @property
     def compute_fraction(self) -> float:
@@ -53,12 +53,13 @@ class Rollout:
     dit_seconds: float  # of it, in the DiT and the cache method
     kv_bytes: int
     method_bytes: int
+    passes: int = 1  # cache tags: 2 under guidance
     kv_host_bytes: int = 0  # K/V that lie elsewhere than on the device
 
     @property
     def forwards(self) -> int:
-        """DiT forwards of all roles, skipped denoising steps included."""
-        return sum(len(c.fractions) + c.full_forwards for c in self.chunks)
+        """DiT forwards of all roles and cache tags, skipped denoising steps included."""
+        return self.passes * sum(len(c.fractions) + c.full_forwards for c in self.chunks)
 
     @property
     def compute_fraction(self) -> float:
@@ -69,11 +70,42 @@ class Rollout:
     @property
     def forward_fraction(self) -> float:
         """The same over all forwards, store and prefill included."""
-        return sum(sum(c.fractions) + c.full_forwards for c in self.chunks) / self.forwards
+        return self.passes * sum(sum(c.fractions) + c.full_forwards for c in self.chunks) / self.forwards
 
 
 OnStep = Callable[[int, ChunkTrace], None]
 """Called after every denoising step with the chunk's index and its trace so far."""
+
+
+@dataclass
+class _Passes:
+    """The passes of one video, one a cache tag: pos, and under guidance neg."""
+
+    forwards: dict[str, Forwards]
+    methods: Mapping[str, Any]
+    guidance: float
+
+    def flow(self, x: Tensor, chunk_idx: int, i: int, forced: bool, trace: ChunkTrace) -> Tensor:
+        """The flow at step i: of pos, or led away from neg."""
+        flows, fractions = {}, []
+        for tag, video in self.forwards.items():
+            flows[tag], fraction = video.denoise(x, chunk_idx, i, forced, self.methods[tag])
+            fractions.append(fraction)
+        trace.add(sum(fractions) / len(fractions), self.methods["pos"].decisions)
+        if "neg" not in flows:
+            return flows["pos"]
+        return flows["neg"] + self.guidance * (flows["pos"] - flows["neg"])
+
+    def commit(self, x: Tensor, chunk_idx: int, trace: ChunkTrace, given: bool = False) -> None:
+        """Make a chunk part of the past in every pass, or in none."""
+        try:
+            for video in self.forwards.values():
+                took = video.store(x, chunk_idx) if given else video.commit(x, chunk_idx)
+        except BaseException:
+            for video in self.forwards.values():
+                video.drop(x, chunk_idx)
+            raise
+        trace.full_forwards += took
 
 
 @torch.inference_mode()
@@ -87,51 +119,67 @@ def rollout(
     draw: Draw,
     on_step: OnStep | None = None,
     given: Tensor | None = None,
+    negative: Condition | Tensor | None = None,
+    guidance: float = 1.0,
 ) -> Rollout:
     """Generate ``frames`` latent frames, chunk by chunk.
 
     Args:
         model: a VideoModel; its engines are cleared before and after.
-        methods: the cache method of each cache tag; without guidance there is one, {"pos": method}.
+        methods: the cache method of each cache tag: {"pos": method}, and under guidance "neg" with one of its own.
         forced: which steps are forced full (``schedule.parse_schedule``).
         condition: what the video is told to be; bare prompt embeddings [B, text_len, text_dim] where text is all.
         draw: (chunk_idx, step_idx, shape) -> noise of that address (``Noise.of``).
         given: the first latent frames [B, k * frames_per_chunk, C, H, W], stored instead of generated.
+        negative: what classifier-free guidance leads away from; flow = neg + guidance * (pos - neg).
 
     Raises UserError on sizes that do not fit. An exception in a store or prefill forward leaves the engines as they
     were at the chunk's start.
     """
     start = perf_counter()
-    condition = Condition(condition) if isinstance(condition, Tensor) else condition
-    _check(model, methods, sampler, forced, frames, given)
-    ((tag, method),) = methods.items()
-    video = Forwards(model.dit, sampler, tag, condition, frames, method.selective)
+    told = {"pos": condition} | ({} if negative is None else {"neg": negative})
+    conditions = {tag: Condition(c) if isinstance(c, Tensor) else c for tag, c in told.items()}
+    _check(model, methods, conditions, sampler, forced, frames, given)
+    model.dit.clear_caches()
+    videos = {
+        tag: Forwards(model.dit, sampler, tag, c, frames, methods[tag].selective) for tag, c in conditions.items()
+    }
+    passes, first = _Passes(videos, methods, guidance), videos["pos"]
     size = sampler.frames_per_chunk
-    noise_shape = (condition.prompt_embeds.shape[0], size, *model.latent_shape)
-    known = [] if given is None else video.latent(given).split(size, dim=1)
+    noise_shape = (conditions["pos"].prompt_embeds.shape[0], size, *model.latent_shape)
+    known = [] if given is None else first.latent(given).split(size, dim=1)
     latents, traces = [], []
-    method.begin_video()
+    for method in methods.values():
+        method.begin_video()
     for chunk_idx in range(frames // size):
         trace = ChunkTrace()
         if chunk_idx < len(known):
             x = known[chunk_idx]
-            video.store(x, chunk_idx, trace)
+            passes.commit(x, chunk_idx, trace, given=True)
         else:
-            noise = partial(video.noise, draw, noise_shape, chunk_idx)
-            x = _denoise_chunk(video, method, forced, chunk_idx, trace, noise, on_step)
-            video.commit(x, chunk_idx, trace)
+            noise = partial(first.noise, draw, noise_shape, chunk_idx)
+            x = _denoise_chunk(passes, sampler, forced, chunk_idx, trace, noise, on_step)
+            passes.commit(x, chunk_idx, trace)
         latents.append(x)
         traces.append(trace)
-    kv_bytes = sum(engine.memory_bytes() for engine in video.engines.values())
-    host_bytes = sum(engine.host_bytes() for engine in video.engines.values())
+    kv_bytes = sum(engine.memory_bytes() for engine in first.engines.values())
+    host_bytes = sum(engine.host_bytes() for engine in first.engines.values())
     model.dit.clear_caches()
-    out = torch.cat(latents, dim=1)
-    return Rollout(out, traces, perf_counter() - start, video.seconds, kv_bytes, method.memory_bytes(), host_bytes)
+    return Rollout(
+        latents=torch.cat(latents, dim=1),
+        chunks=traces,
+        seconds=perf_counter() - start,
+        dit_seconds=sum(video.seconds for video in videos.values()),
+        kv_bytes=kv_bytes,
+        method_bytes=sum(method.memory_bytes() for method in methods.values()),
+        passes=len(videos),
+        kv_host_bytes=host_bytes,
+    )
 
 
 def _denoise_chunk(
-    video: Forwards,
-    method: Any,
+    passes: _Passes,
+    sampler: Sampler,
     forced: tuple[bool, ...],
     chunk_idx: int,
     trace: ChunkTrace,
@@ -139,11 +187,11 @@ def _denoise_chunk(
     on_step: OnStep | None,
 ) -> Tensor:
     """All denoising steps of one chunk: from its initial noise to its latent [B, F, C, H, W]."""
-    sampler = video.sampler
-    method.begin_chunk(chunk_idx)
+    for method in passes.methods.values():
+        method.begin_chunk(chunk_idx)
     x = noise(0)
     for i in range(sampler.num_steps):
-        flow = video.denoise(x, chunk_idx, i, forced[i], method, trace)
+        flow = passes.flow(x, chunk_idx, i, forced[i], trace)
         x = sampler.next(x, flow, i, partial(noise, i + 1))
         if on_step is not None:
             on_step(chunk_idx, trace)
@@ -153,6 +201,7 @@ def _denoise_chunk(
 def _check(
     model: Any,
     methods: Mapping[str, Any],
+    conditions: Mapping[str, Condition],
     sampler: Sampler,
     forced: tuple[bool, ...],
     frames: int,
@@ -173,7 +222,10 @@ def _check(
         )
     if len(forced) != sampler.num_steps or not forced[0]:
         raise UserError(f"the schedule needs {sampler.num_steps} letters, one a step, and must start with F")
-    if len(methods) != 1:
-        raise UserError(f"methods for {', '.join(methods) or 'no tag'}: expected one, e.g. {{'pos': method}}")
+    if set(methods) != set(conditions):
+        expected = "one for each of " + " and ".join(conditions)
+        raise UserError(f"methods for {', '.join(methods) or 'no tag'}: expected {expected}")
+    if len({id(method) for method in methods.values()}) < len(methods):
+        raise UserError("one method instance for two cache tags; give each its own")
     if given is not None and (given.shape[1] % size or not 0 < given.shape[1] <= frames):
         raise UserError(f"{given.shape[1]} given frames: expected whole chunks of {size}, at most frames={frames}")

@@ -12,14 +12,16 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from fastcache import catalog, fits, shown
+from fastcache import catalog, encoders, fits, shown
+from fastcache.checkpoints.hashing import checkpoint_hash
 from fastcache.errors import UserError
 from fastcache.schedule import parse_schedule
 
 Settings = dict[str, Any]
 """The whole resolved configuration of a run, ``config.yaml`` of its folder. Beyond conf/config.yaml's keys: choices
 (the option chosen in each group), dial (a number or None), prompts (a list of texts), weights (path and sha256),
-image and control (see shown.resolve), rescale (see _rescale)."""
+encoders (sha256 of text encoder, VAE, ... where the model has them), image and control (see shown.resolve), rescale
+(see _rescale)."""
 
 DTYPES = ("float32", "bfloat16", "float16")
 TRACKING = ("offline", "online", "disabled")
@@ -47,10 +49,13 @@ def resolve(cfg: DictConfig, choices: Mapping[str, str]) -> Settings:
     if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", str(s["device"])):
         raise UserError(f"device={s['device']} is not one of auto, cpu, cuda, cuda:N")
     _check_sampling(s)
+    _check_guidance(s)
     s["dial"] = _dial(s)
     s["prompts"] = _prompts(s)
     s["num_videos"] = len(s["prompts"])
     s["weights"] = _weights(s)
+    s["model"] = encoders.beside(s["model"], s["weights"] and s["weights"]["path"])
+    s["encoders"] = encoders.hashes(s["model"])
     for kind in shown.KINDS:
         s[kind] = shown.resolve(kind, s[kind], s["num_videos"])
     s["rescale"] = _rescale(s)
@@ -110,12 +115,6 @@ def number(value: float) -> str:
     return f"{value:.12f}".rstrip("0").rstrip(".") if abs(value) < 1e15 else f"{value:g}"
 
 
-def sha256(path: Path) -> str:
-    """Hash of a file's bytes."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
 def _whole(s: Settings, key: str, least: int) -> None:
     value = s[key]
     if value is None and key == "num_videos":
@@ -135,6 +134,24 @@ def _check_sampling(s: Settings) -> None:
         below = s["frames"] // size * size
         near = f"frames={below} or frames={below + size}" if below else f"frames={size}"
         raise UserError(f"frames={s['frames']} is not a multiple of {size}, the frames of a chunk; try {near}")
+
+
+def _check_guidance(s: Settings) -> None:
+    scale, known = s["guidance_scale"], ("separate", "shared")
+    good = isinstance(scale, int | float) and not isinstance(scale, bool) and math.isfinite(scale) and scale >= 1
+    if not good:
+        raise UserError(f"guidance_scale={scale}: expected a number, 1 or more (1: no guidance); e.g. guidance_scale=5")
+    s["guidance_scale"] = float(scale)
+    if s["guidance_decisions"] not in known:
+        raise UserError(f"guidance_decisions={s['guidance_decisions']} is not one of {', '.join(known)}")
+    if s["negative_prompt"] is not None and scale == 1:
+        raise UserError("negative_prompt= is used by guidance alone; add guidance_scale=5, or leave it out")
+
+
+def guided(s: Settings) -> dict[str, Any]:
+    """The settings of guidance, all of them; empty where there is none."""
+    keys = ("guidance_scale", "negative_prompt", "guidance_decisions")
+    return {key: s[key] for key in keys} if s.get("guidance_scale", 1.0) > 1 else {}
 
 
 def _dial(s: Settings) -> float | None:
@@ -208,13 +225,11 @@ def _weights(s: Settings) -> dict[str, str] | None:
         return None
     path = Path(str(name)).expanduser()
     path = path.absolute() if s["weights"] else catalog.HERE / path
-    if not path.is_file() and not s["weights"]:
+    if not path.exists() and not s["weights"]:
         raise UserError(
             f"model={s['choices']['model']} comes with {path}, but it is not there; name a file: weights=PATH"
         )
-    if not path.is_file():
-        raise UserError(f"weights={path}: no such file; leave weights= out for the weights that come with the model")
     try:
-        return {"path": str(path), "sha256": sha256(path)}
+        return {"path": str(path), "sha256": checkpoint_hash(path)}
     except OSError as error:
         raise UserError(f"weights={path} cannot be read: {error}") from None

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from fastcache import api, sample
+from fastcache import api, forwards
 from fastcache.kv_cache import VanillaKVCacheEngine
 from fastcache.methods import motioncache
 from fastcache.methods.flowcache import FlowCache
@@ -45,7 +45,7 @@ def test_the_checks_are_of_partial_steps_too(model):
 
 
 def test_without_debug_nothing_is_watched(model, monkeypatch):
-    monkeypatch.setattr(sample, "Ages", None)
+    monkeypatch.setattr(forwards, "Ages", None)
     model.dit.set_kv_engines(lambda branch: VanillaKVCacheEngine())
     api.generate(model, "a red circle stays", MotionCache(**PARTIAL), frames=3)
     with pytest.raises(TypeError):

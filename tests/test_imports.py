@@ -6,11 +6,14 @@ from pathlib import Path
 import pytest
 
 PACKAGE = Path(__file__).resolve().parent.parent / "fastcache"
-COMMON = {"errors"}
+COMMON = {"errors", "files"}
 LIGHT = {"torch", "hydra", "wandb"}
 # What each room may import of fastcache, and which outside packages it must not import.
 ROOMS = {
     "errors": (set(), {"torch", "hydra", "wandb"}),
+    "files": (set(), {"torch", "hydra", "wandb"}),
+    "encoders": (COMMON | {"checkpoints"}, LIGHT),
+    "cachedir": (COMMON, {"torch", "hydra", "wandb"}),
     "step": (COMMON, {"hydra", "wandb"}),
     "schedule": (COMMON, {"torch", "hydra", "wandb"}),
     "rescale": (COMMON, {"hydra", "wandb"}),
@@ -22,12 +25,17 @@ ROOMS = {
     "methods": (COMMON | {"step", "rescale", "methods"}, {"hydra", "wandb"}),
     "kv_cache": (COMMON | {"kv_cache"}, {"hydra", "wandb"}),
     "world": (COMMON | {"world"}, {"torch", "hydra", "wandb"}),
-    "models": (COMMON | {"condition", "step", "kv_cache", "world", "models"}, {"hydra", "wandb"}),
+    "checkpoints": (COMMON | {"cachedir", "checkpoints"}, {"hydra", "wandb"}),
+    "models": (
+        COMMON | {"condition", "step", "kv_cache", "world", "checkpoints", "cachedir", "encoders", "memory", "models"},
+        {"hydra", "wandb"},
+    ),
     "training": (
-        COMMON | {"step", "models", "world", "training", "sample", "sampler", "noise", "methods", "kv_cache"},
+        COMMON
+        | {"condition", "step", "models", "world", "training", "sample", "sampler", "noise", "methods", "kv_cache"},
         {"wandb"},
     ),
-    "metrics": (COMMON | {"metrics"}, {"hydra", "wandb"}),
+    "metrics": (COMMON | {"cachedir", "metrics"}, {"hydra", "wandb"}),
     "media": (COMMON | {"media", "results"}, {"torch", "hydra", "wandb"}),
     "ages": (COMMON | {"step", "kv_cache"}, {"hydra", "wandb"}),
     "condition": (COMMON, {"hydra", "wandb"}),
@@ -37,9 +45,10 @@ ROOMS = {
     "catalog": (COMMON, LIGHT),
     "build": (COMMON | {"catalog"}, LIGHT),
     "cost": (COMMON, LIGHT),
-    "settings": (COMMON | {"catalog", "fits", "schedule", "shown"}, LIGHT),
-    "config": (COMMON | {"catalog"}, {"torch", "wandb"}),
-    "results": (COMMON | {"settings"}, LIGHT),
+    "memory": (COMMON | {"cost"}, {"hydra", "wandb"}),
+    "settings": (COMMON | {"catalog", "checkpoints", "fits", "encoders", "schedule", "shown"}, LIGHT),
+    "config": (COMMON | {"catalog", "shown"}, {"torch", "wandb"}),
+    "results": (COMMON | {"encoders", "settings"}, LIGHT),
     "scores": (COMMON | {"catalog", "metrics", "results", "schedule", "settings"}, LIGHT),
     "terminal": (COMMON | {"catalog", "settings"}, LIGHT),
     "track": (COMMON, {"torch", "hydra"}),

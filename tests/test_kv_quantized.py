@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 from kv_toys import CROSS, at, build, rand
 
 import fastcache.kv_cache as kv
+from fastcache.allocations import peak_bytes
 from fastcache.errors import UserError
 from fastcache.kv_cache.packing import pack, unpack
-from fastcache.memory import peak_bytes
 from fastcache.models.attention import attend, attend_pieces
 
 TINY = {"heads": 4, "dim": 48}  # of the bundled models

@@ -5,7 +5,7 @@ import torch
 from kv_toys import CROSS, DIM, HEADS, at, build, commit, rand, refused
 
 import fastcache.kv_cache as kv
-from fastcache.memory import traced
+from fastcache.allocations import traced
 
 CAPACITY = 32
 SPEC = kv.KVSpec(1, HEADS, DIM, torch.float32, "cpu", CAPACITY, CROSS)

@@ -208,6 +208,10 @@ class BaseKVCacheEngine(KVStorage):
         """Raise UserError where this engine cannot serve a video of so many latent frames."""
         return None
 
+    def share(self, frames: int, head_dim: int, item: int) -> float:
+        """Device bytes of a video of so many latent frames / what raw K/V of ``item`` bytes a number take."""
+        return 1.0
+
     def past_frames(self, start_frame: int, frames: int) -> int:
         """Rotary position, in latent frames, of the first of ``frames`` current frames that start at start_frame."""
         return start_frame

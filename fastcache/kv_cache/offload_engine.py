@@ -80,6 +80,9 @@ class OffloadKVCacheEngine(BaseKVCacheEngine):
         entries = [entry for tag in self._named(cache_tag) for entry in self._of(self._self_kv, tag)]
         return sum(size(x) for entry in entries for x in (*entry.k, *entry.v))
 
+    def share(self, frames: int, head_dim: int, item: int) -> float:
+        return 0.0  # but for the past of two blocks
+
     def drop_current(self, cache_tag: str) -> None:
         super().drop_current(cache_tag)
         self._staged = {key: staged for key, staged in self._staged.items() if key[1] != cache_tag}

@@ -71,6 +71,9 @@ class QuantizedKVCacheEngine(BaseKVCacheEngine):
         self._check_prefix(entry, self._where(module, cache_tag), start_token)
         return self._pieces(entry, k, v, start_token)
 
+    def share(self, frames: int, head_dim: int, item: int) -> float:
+        return (head_dim * self.bits / 8 + (2 if self.bits == 8 else 4)) / (head_dim * item)
+
     @staticmethod
     def _pieces(entry: SelfEntry, k: Tensor, v: Tensor, end_token: int) -> Iterator[tuple[Tensor, Tensor]]:
         assert isinstance(entry, PackedEntry)

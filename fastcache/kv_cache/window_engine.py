@@ -49,6 +49,9 @@ class WindowKVCacheEngine(StaticKVCacheEngine):
             what = f"a chunk of {frames_per_chunk} frames"
             raise UserError(self._too_small(self.window_frames, self.sink_frames, what))
 
+    def share(self, frames: int, head_dim: int, item: int) -> float:
+        return min(1.0, self.window_frames / frames)
+
     def past_frames(self, start_frame: int, frames: int) -> int:
         return min(start_frame, self.window_frames - frames) if self.relative else start_frame
 

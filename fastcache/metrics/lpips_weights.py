@@ -21,6 +21,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fastcache.cachedir import cache_dir
 from fastcache.errors import UserError
 from fastcache.metrics.base import NotComputable
 
@@ -110,18 +111,6 @@ def read_trunk(path: Path, source: str, sha256: str = "") -> Trunk:
 def hash_file(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def cache_dir() -> Path:
-    """fastcache's own cache: $FASTCACHE_CACHE, or the platform's place for caches."""
-    home = Path.home()
-    if "FASTCACHE_CACHE" in os.environ:
-        return Path(os.environ["FASTCACHE_CACHE"]).expanduser()
-    if sys.platform == "win32":
-        return Path(os.environ.get("LOCALAPPDATA", home / "AppData" / "Local")) / "fastcache"
-    if sys.platform == "darwin":
-        return home / "Library" / "Caches" / "fastcache"
-    return Path(os.environ.get("XDG_CACHE_HOME", home / ".cache")) / "fastcache"
 
 
 def torch_file() -> Path:

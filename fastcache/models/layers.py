@@ -113,7 +113,7 @@ class Block(nn.Module):
         self.self_attn = SelfAttention(config)
         self.cross_attn = CrossAttention(config)
         self.ffn = nn.Sequential(nn.Linear(dim, config.ffn_dim), nn.GELU("tanh"), nn.Linear(config.ffn_dim, dim))
-        self.modulation = nn.Parameter(torch.randn(1, 6, dim) / dim**0.5)
+        self.modulation = _table(6, dim)
 
     def modulations(self, e0: Tensor) -> tuple[Tensor, ...]:
         """e0 [B, F, 6, C] -> six tensors [B, F, C]: shift, scale, gate of self-attention, then of the FFN."""
@@ -181,11 +181,20 @@ class Head(nn.Module):
         self.norm = LayerNorm(config.dim, config.eps, affine=False, fp32=precision.fp32_norm)
         pt, ph, pw = config.patch_size
         self.head = nn.Linear(config.dim, config.out_dim * pt * ph * pw)
-        self.modulation = nn.Parameter(torch.randn(1, 2, config.dim) / config.dim**0.5)
+        self.modulation = _table(2, config.dim)
 
     def forward(self, x: Tensor, e: Tensor, rows: Rows) -> Tensor:
         shift, scale = (self.modulation[:, None] + e[:, :, None]).unbind(2)
         return self.head(rows.shift_scale(self.norm(x), shift, scale).to(self.head.weight.dtype))
+
+
+def _table(rows: int, dim: int) -> nn.Parameter:
+    """A modulation table [1, rows, C] at its random start.
+
+    Left empty on the meta device, where drawing normal numbers imports torch's compiler, which takes seconds.
+    """
+    table = torch.empty(1, rows, dim)
+    return nn.Parameter(table if table.is_meta else torch.randn(1, rows, dim) / dim**0.5)
 
 
 def time_features(t: Tensor, dim: int) -> Tensor:

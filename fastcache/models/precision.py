@@ -24,12 +24,18 @@ PRECISIONS = {
 }
 
 
+def dtypes(dit, dtype: torch.dtype) -> dict[str, torch.dtype]:
+    """Name -> dtype of each parameter of a DiT cast to ``dtype``: its precision map keeps some in float32."""
+
+    def wide(name: str) -> bool:
+        time = name.startswith(("time_embedding.", "time_projection.")) or name.endswith("modulation")
+        return dit.precision.fp32_time and time
+
+    return {name: torch.float32 if wide(name) else dtype for name, _ in dit.named_parameters()}
+
+
 def cast(dit, dtype: torch.dtype) -> None:
-    """Cast a DiT's parameters to ``dtype``, keeping in float32 what its precision map keeps there."""
-    dit.to(dtype)
-    if dit.precision.fp32_time:
-        dit.time_embedding.float()
-        dit.time_projection.float()
-        for module in dit.modules():
-            if getattr(module, "modulation", None) is not None:
-                module.modulation.data = module.modulation.data.float()
+    """Cast a DiT's parameters as dtypes() tells."""
+    for name, wanted in dtypes(dit, dtype).items():
+        weight = dit.get_parameter(name)
+        weight.data = weight.data.to(wanted)

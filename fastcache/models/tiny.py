@@ -10,14 +10,14 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from fastcache.checkpoints.hashing import checkpoint_hash
 from fastcache.errors import UserError
 from fastcache.models.config import DiTConfig
 from fastcache.models.dit import CausalWanDiT
-from fastcache.models.precision import cast
 from fastcache.models.tiny_latents import LATENT_SHAPE, decode
 from fastcache.models.tiny_shown import IMAGE_DIM, IMAGE_LEN, SHOWN_CHANNELS, show_control, show_image
 from fastcache.models.video_model import VideoModel
-from fastcache.models.weights import file_hash, load_weights
+from fastcache.models.weights import load_weights
 from fastcache.step import Grid
 from fastcache.world.features import PATCH_DIM, PATCHES, TEXT_DIM, TEXT_LEN, patch_features, text_features
 from fastcache.world.scene import FRAMES, SIZE, Scene, settle
@@ -31,14 +31,18 @@ LAYOUTS: dict[str, dict] = {
     "i2v": {"in_dim": LATENT_SHAPE[0] + SHOWN_CHANNELS["image"], "image_dim": IMAGE_DIM, "image_len": IMAGE_LEN},
     "vace": {"vace_layers": (0, 2, 4), "vace_in_dim": SHOWN_CHANNELS["control"]},
 }
-NEEDS = {"t2v": (), "i2v": ("image",), "vace": ("control",)}
 SHOW = {"t2v": None, "i2v": show_image, "vace": show_control}
 
 
 def tiny_config(
     layout: str = "t2v", dim: int = 192, layers: int = 6, heads: int = 4, precision: str = "sf_bf16"
 ) -> DiTConfig:
-    """Sizes of a tiny DiT; RoPE bases fit its tiny grid, where 10000 would leave the angles nearly constant."""
+    """Sizes of a tiny DiT; RoPE bases fit its tiny grid, where 10000 would leave the angles nearly constant.
+
+    Raises UserError on an unknown layout.
+    """
+    if layout not in LAYOUTS:
+        raise UserError(f"layout={layout} is not one of {', '.join(LAYOUTS)}")
     sizes: dict = dict(
         dim=dim,
         ffn_dim=4 * dim,
@@ -104,23 +108,20 @@ def load(
 
     Raises UserError where the layout is unknown and where the weights file is missing, damaged or of another shape.
     """
-    if layout not in LAYOUTS:
-        raise UserError(f"layout={layout} is not one of {', '.join(LAYOUTS)}")
     path = Path(weights) if weights is not None else WEIGHTS / f"{name}.safetensors"
-    dit = build(tiny_config(layout, precision=precision))
-    load_weights(dit, path)
-    dit.eval().requires_grad_(False)
-    cast(dit, dtype)
+    with torch.device("meta"):
+        dit = build(tiny_config(layout, precision=precision))
+    load_weights(dit, path, dtype, device)
     return VideoModel(
         name=name,
-        dit=dit.to(device),
+        dit=dit,
         latent_shape=LATENT_SHAPE,
         frames_per_chunk=FRAMES_PER_CHUNK,
-        weights_hash=file_hash(path),
+        weights_hash=checkpoint_hash(path),
         encode_prompt=encode_prompt,
         decode=decode,
         trained_frames=FRAMES,
-        needs=NEEDS[layout],
+        needs=dit.config.needs,
         frame_size=(SIZE, SIZE),
         show=SHOW[layout],
     )

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor, nn
 
 from fastcache import catalog
+from fastcache.allocations import peak_bytes
 from fastcache.build import build
 from fastcache.kv_cache import BaseKVCacheEngine, CausalContext, KVSpec
-from fastcache.memory import peak_bytes
 from fastcache.models.attention import CachedAttention, attend_pieces
 from fastcache.models.blocks import run_blocks
 from fastcache.models.rows import Rows

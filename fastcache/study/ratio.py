@@ -17,7 +17,6 @@ from fastcache.condition import Condition
 from fastcache.forwards import Forwards
 from fastcache.kv_cache import CausalContext
 from fastcache.kv_cache.masks import dense_block_mask
-from fastcache.sample import ChunkTrace
 from fastcache.study.engines import TAG, Filled
 
 
@@ -43,6 +42,7 @@ def growth(
     one each. Also returns the DiT with the first ``whole`` - 1 chunks in its K/V engine."""
     dit, size = model.dit, sampler.frames_per_chunk
     chunks = latents.split(size, dim=1)
+    dit.clear_caches()
     video = Forwards(dit, sampler, TAG, condition, latents.shape[1], selective=False)
     seqlen = dit.grid(chunks[0]).tokens_per_frame
     timesteps = [*sampler.timesteps.tolist(), 0.0]
@@ -52,7 +52,7 @@ def growth(
     for c, chunk in enumerate(chunks):
         noisy = torch.randn(chunk.shape, generator=generator).to(chunk)
         if c == 0:
-            video.store(chunk, 0, ChunkTrace())  # allocates, and warms up
+            video.store(chunk, 0)  # allocates, and warms up
             for engine in dit.kv_cache_engines.values():
                 engine.truncate(TAG, 0)
         if c < whole or c in later:
@@ -64,7 +64,7 @@ def growth(
                 theirs = _recomputed(video, [*chunks[:c], noisy], t, seqlen)
                 seconds.setdefault(c, []).append((between - began, perf_counter() - between))
                 difference = max(difference, float((ours - theirs).abs().max()))
-        video.store(chunk, c, ChunkTrace())
+        video.store(chunk, c)
     timed = sorted(seconds)
     mean = np.array([np.mean(seconds[c], axis=0) for c in timed])
     every = np.arange(len(chunks))
