@@ -215,7 +215,7 @@ def _explained(error: Exception, overrides: Sequence[str]) -> UserError:
         group, _, option = key.partition(".")
         if owners := [name for name in options(group) if option in load(group, name)]:
             chosen = cfg.hydra.runtime.choices[group]
-            return UserError(f"{group}={chosen} has no option {option}; {group}={' and '.join(owners)} has")
+            return UserError(f"{group}={chosen} has no option {option}; it belongs to {group}={', '.join(owners)}")
         return UserError(f"no run reads {key}.{closest(key, _leaves(cfg))} --help lists the options")
     return UserError(f"the configuration cannot be composed: {_first_line(error)}")
 

@@ -49,7 +49,7 @@ def run(model: Any, frames: int, long: int, window: int, sink: int, out: Path, m
         condition = model.condition(prompts[0], 0, frames)
         latents = api.generate(model, prompts[0], schedule="FFFF", frames=frames).rollout.latents
         whole = min(WHOLE, chunks)
-        later = sorted({c for c in (10, 14, 21, 28, chunks) if whole < c <= chunks})
+        later = sorted({c for c in (14, 21, 28, chunks) if whole < c <= chunks})
         grown, filled = growth(
             model, Condition(condition.prompt_embeds), latents, sampler, whole, [c - 1 for c in later]
         )

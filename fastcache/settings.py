@@ -25,6 +25,7 @@ encoders (sha256 of text encoder, VAE, ... where the model has them), image and 
 
 DTYPES = ("float32", "bfloat16", "float16")
 TRACKING = ("offline", "online", "disabled")
+POSITIONS = 1024  # latent frames that absolute rotary positions reach
 
 
 def resolve(cfg: DictConfig, choices: Mapping[str, str]) -> Settings:
@@ -78,9 +79,10 @@ def reference_of(s: Settings) -> Settings:
     """
     r = copy.deepcopy(s)
     r["method"] = catalog.load("method", "none")["method"]
-    r["engine"] = catalog.load("engine", "vanilla")
     r["schedule"] = "F" * len(s["sampler"]["steps"])
-    r["choices"] |= {"method": "none", "engine": "vanilla"}
+    r["choices"] |= {"method": "none"}
+    if s["frames"] <= POSITIONS:  # beyond them the default engine makes no video
+        r["engine"], r["choices"]["engine"] = catalog.load("engine", "vanilla"), "vanilla"
     r |= {"dial": None, "reference": "auto", "force": False, "rescale": _unused(s["rescale"]["name"])}
     for dial in catalog.DIALS:
         r.pop(dial, None)

@@ -110,7 +110,7 @@ def measure(layers: int = 4, prompt: int = 3, new: int = 10, dim: int = 512, rep
 
 
 @torch.inference_mode()
-def one_more(layers: int = 12, positions: int = 1000, dim: int = 512, repeats: int = 3) -> float:
+def one_more(layers: int = 12, positions: int = 1000, dim: int = 512, repeats: int = 2) -> float:
     """Time of the next position after so many: all of them again / that one against the cache."""
     decoder = Decoder(layers, dim)
     x = torch.randn(1, positions, dim, generator=torch.Generator().manual_seed(1))
