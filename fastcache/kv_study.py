@@ -173,9 +173,8 @@ def _table(title: str, first: str, *columns: str) -> Table:
 
 
 def _show(table: Table) -> None:
-    screen = terminal.console()
-    screen.print(table, width=max(screen.width, terminal.WIDTH), crop=False)
-    screen.print()
+    terminal.show_whole(table)
+    terminal.say("")
 
 
 def main(argv: Sequence[str] | None = None) -> int:

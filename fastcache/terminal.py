@@ -10,6 +10,7 @@ from types import TracebackType
 from typing import Any
 
 from rich.console import Console
+from rich.measure import Measurement
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 from rich.text import Text
@@ -177,8 +178,15 @@ def table(rows: Iterable[Mapping[str, Any]]) -> None:
         if engines:
             cells += _quality(row.get("engine_reference") or {})
         made.add_row(row["label"] + (" (ref)" if is_reference else ""), *cells, row["signature"])
+    show_whole(made)
+
+
+def show_whole(made: Table) -> None:
+    """Print a table with no column squeezed, however narrow the screen."""
     screen = console()
-    screen.print(made, width=max(screen.width, WIDTH), crop=False)
+    whole = Measurement.get(screen, screen.options.update(max_width=10 * WIDTH), made).maximum
+    screen.width = max(screen.width, whole)
+    screen.print(made, crop=False)
 
 
 def _quality(row: Mapping[str, Any]) -> list[str]:

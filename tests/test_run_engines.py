@@ -59,7 +59,10 @@ def test_bytes_tell_device_and_host_apart(out):
         (("engine=int8", "engine.bits=3"), "8, 4"),
         (("engine=int8", "engine.keys=row"), "token, channel"),
         (("engine=offload", "engine.budget_mb=-1"), "megabytes"),
-        (("engine=static", "engine.window_frames=6"), "engine=static has no option window_frames; it belongs to engine=window"),
+        (
+            ("engine=static", "engine.window_frames=6"),
+            "engine=static has no option window_frames; it belongs to engine=window",
+        ),
         (("engine.bits=8",), "engine=vanilla has no option bits; it belongs to engine=int4, int8"),
         (("engine=int9",), "Did you mean int"),
     ],
