@@ -54,7 +54,7 @@ class Decoder(nn.Module):
 
     @property
     def computed(self) -> int:
-        return sum(block.computed for block in self.blocks)
+        return sum(int(block.computed) for block in self.blocks)  # type: ignore[arg-type]
 
     def engine(self, capacity: int) -> StaticKVCacheEngine:
         made = StaticKVCacheEngine()

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
@@ -53,6 +54,11 @@ def expected_bytes(name: str, engine: Any, layers: int, spec: KVSpec) -> int:
     return arithmetic.cache_bytes(layers, tokens, dim, spec.dtype.itemsize)
 
 
+def attention(block: Any) -> nn.Module:
+    """The self-attention module of a block, by which engines know it."""
+    return block.self_attn
+
+
 class _Blocks(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -70,7 +76,7 @@ def summary_bytes(layers: int = 12, positions: int = 1000, heads: int = 8, chunk
         for start in range(0, positions, chunk):
             for module in modules:
                 k = torch.randn(1, chunk, heads, 64)
-                engine.append_self_kv(module.self_attn, k, k.clone(), cache_tag=TAG, start_token=start)
+                engine.append_self_kv(attention(module), k, k.clone(), cache_tag=TAG, start_token=start)
         expected = expected_bytes(name, engine, layers, spec)
         rows.append(Row(name, engine.memory_bytes(), engine.host_bytes(), expected))
     return rows
@@ -117,10 +123,10 @@ def compare(filled: Filled) -> list[Row]:
     spec = KVSpec(
         1, whole.num_heads, whole.head_dim, whole.dtype, whole.device, ctx.end_token, frame_tokens=ctx.frame_seqlen
     )
-    held = [source.get_self_prefix(b.self_attn, cache_tag=TAG, end_token=ctx.start_token) for b in blocks]
+    held = [source.get_self_prefix(attention(b), cache_tag=TAG, end_token=ctx.start_token) for b in blocks]
     engines, rows = {}, []
     for name in NAMES:
-        engines[name], peak = peak_bytes(lambda name=name: _fill(name, blocks, spec, held, ctx))
+        engines[name], peak = peak_bytes(partial(_fill, name, blocks, spec, held, ctx))
         engine = engines[name]
         committed = KVSpec(
             1, spec.num_heads, spec.head_dim, spec.dtype, spec.device, ctx.start_token, frame_tokens=ctx.frame_seqlen
@@ -144,9 +150,9 @@ def _fill(name: str, blocks: nn.ModuleList, spec: KVSpec, held: list, ctx: Causa
     for start in range(0, ctx.start_token, ctx.num_tokens):
         for block, (k, v) in zip(blocks, held, strict=True):
             own = k[:, start : start + ctx.num_tokens], v[:, start : start + ctx.num_tokens]
-            for piece in engine.attend_pieces(block.self_attn, *own, cache_tag=TAG, start_token=start):
+            for piece in engine.attend_pieces(attention(block), *own, cache_tag=TAG, start_token=start):
                 del piece
-            engine.append_self_kv(block.self_attn, *own, cache_tag=TAG, start_token=start)
+            engine.append_self_kv(attention(block), *own, cache_tag=TAG, start_token=start)
     return engine
 
 
@@ -155,7 +161,7 @@ def _errors(engine: BaseKVCacheEngine, blocks: nn.ModuleList, held: list, name: 
         return None, None  # what it holds is exact
     off, size = [0.0, 0.0], [0.0, 0.0]
     for block, exact in zip(blocks, held, strict=True):
-        got = engine.get_self_prefix(block.self_attn, cache_tag=TAG)
+        got = engine.get_self_prefix(attention(block), cache_tag=TAG)
         assert got is not None
         for i in (0, 1):
             off[i] += float((got[i] - exact[i]).abs().mean())
