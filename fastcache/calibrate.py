@@ -30,8 +30,8 @@ degree of the polynomial (default: by cross-validation); rescale.gate=false take
 one fit from the samples of several, probed on other prompts or with other seeds, on as many machines.
 """
 
-IDLE = {"method", "schedule", "thresh", "interval", "engine", "metric", "reference", "experiment", "tracking", "retry",
-        "image", "control"}  # fmt: skip
+IDLE = {"method", "schedule", "thresh", "interval", "engine", "metric", "reference", "experiment", "tracking", "retry"}
+IDLE |= {"image", "control", "guidance_scale", "negative_prompt", "guidance_decisions"}
 
 OnVideo = Callable[[int, int], None]
 """Called after each video with (videos done, videos in all)."""
@@ -120,7 +120,9 @@ def settings(argv: Sequence[str]) -> tuple[Settings, fits.Asked]:
 
     keys = {word.partition("=")[0] for word in argv}
     if idle := keys & IDLE:
-        raise UserError(f"calibration computes every step in full; it has no use for {', '.join(sorted(idle))}")
+        raise UserError(
+            f"calibration computes every step in full, without guidance; it has no use for {', '.join(sorted(idle))}"
+        )
     ours = ["method=calibrate"]
     ours += [] if keys & {"prompts", "prompt"} else ["prompts=calibration"]
     ours += [] if "seed" in keys else [f"seed={PROBE_SEED}"]

@@ -4,7 +4,7 @@ import gc
 import json
 import resource
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from pathlib import Path
 from time import perf_counter
@@ -27,8 +27,8 @@ SHEET_VIDEOS = 4
 
 def get_model(s: Settings) -> Any:
     """The model of a run; the last one is kept, for it alone outlives a job. Its text encoder has its turn before."""
-    negative = [s["negative_prompt"] or ""] if s["guidance_scale"] > 1 else []
-    texts = [*s["prompts"], *negative, *(preflight.calibration_texts(s) if s["rescale"]["probe"] else [])]
+    texts = [*s["prompts"], *(preflight.calibration_texts(s) if s["rescale"]["probe"] else [])]
+    texts += [s["negative_prompt"] or ""] if guided(s) else []
     api.prepare(s["model"], texts, s["device"], s["dtype"])
     return _model(json.dumps([s["model"], s["weights"], s["device"], s["dtype"]], sort_keys=True))
 
@@ -61,10 +61,8 @@ def make_videos(s: Settings, folder: Folder, reference: Folder, title: str = "")
     api.generate(
         model, s["prompts"][0], None, sampler, s["schedule"], sampler.frames_per_chunk, **files_shown(s, model, 0)
     )
-    if 0 < model.trained_frames < s["frames"]:
-        terminal.say(f"note: {model.name} was trained on {model.trained_frames} latent frames; this goes beyond them")
-    if s["guidance_scale"] > 1 and not model.guidable:
-        terminal.say(f"note: {model.name} was not trained for guidance; its videos get no better by it")
+    for note in _notes(s, model):
+        terminal.say(f"note: {note}")
     note_short(s, model, missing)
     chunks = s["frames"] // sampler.frames_per_chunk
     with terminal.Bar(folder.count, chunks, folder.count - len(missing), title) as bar:
@@ -86,6 +84,16 @@ def make_videos(s: Settings, folder: Folder, reference: Folder, title: str = "")
             bar.video(idx, [c.letters for c in video.rollout.chunks], info["compute_fraction"], info["wall_s"])
     model.dit.clear_caches()
     gc.collect()
+
+
+def _notes(s: Settings, model: Any) -> Iterator[str]:
+    """What is unusual about a run and does not keep it from being made."""
+    if 0 < model.trained_frames < s["frames"]:
+        yield f"{model.name} was trained on {model.trained_frames} latent frames; this goes beyond them"
+    if guided(s) and not model.guidable:
+        yield f"{model.name} was not trained for guidance; its videos get no better by it"
+    if guided(s) and s["rescale"]["used"]:
+        yield "rescale fits are made without guidance: thresh is about the error of a pass, not of the guided flow"
 
 
 def files_shown(s: Settings, model: Any, idx: int) -> dict[str, Any]:

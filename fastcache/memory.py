@@ -52,17 +52,17 @@ class Estimate(NamedTuple):
         return max(self.phases.values())
 
 
-def estimate(sizes: Sizes, chunks: int, item: int, method: Any, around: Around) -> Estimate:
-    """Of a run of ``chunks`` chunks, ``item`` bytes a number; ``method`` a CacheMethod."""
+def estimate(sizes: Sizes, chunks: int, item: int, method: Any, around: Around, passes: int = 1) -> Estimate:
+    """Of a run of ``chunks`` chunks, ``item`` bytes a number; ``method`` a CacheMethod, ``passes`` 2 with guidance."""
     blocks = sum(sizes.blocks.values())
     count = cost.parameters(sizes.config)
     encoder_item = 2 if item == 2 else 4
     return Estimate(
         parameters=count,
         weights=count * item,
-        kv=cost.branch_kv_bytes(sizes, chunks, item),
-        working=cost.working_bytes(sizes, item) if method.selective else 0,
-        method=method.estimate_bytes(sizes.tokens * sizes.config.dim, blocks, item),
+        kv={branch: passes * count for branch, count in cost.branch_kv_bytes(sizes, chunks, item).items()},
+        working=passes * cost.working_bytes(sizes, item) if method.selective else 0,
+        method=passes * method.estimate_bytes(sizes.tokens * sizes.config.dim, blocks, item),
         forward=cost.forward_bytes(sizes, chunks, item),
         text=0 if around.elsewhere else around.text * encoder_item,
         image=0 if around.elsewhere else around.image * encoder_item,

@@ -13,7 +13,7 @@ from fastcache.errors import UserError
 from fastcache.memory import size
 from fastcache.results import Folder
 from fastcache.schedule import parse_schedule
-from fastcache.settings import Settings, reference_of, resolve, wanted_fit
+from fastcache.settings import Settings, guided, reference_of, resolve, wanted_fit
 
 ITEM = {"float32": 4, "bfloat16": 2, "float16": 2}
 
@@ -52,7 +52,9 @@ def check(todo: Sequence[Settings], local: bool) -> None:
     for s in unfinished:
         model = get_model(s)
         for i, prompt in enumerate(s["prompts"]):
-            model.condition(prompt, s["seed"] + i, s["frames"], **files_shown(s, model, i))
+            condition = model.condition(prompt, s["seed"] + i, s["frames"], **files_shown(s, model, i))
+            if guided(s):
+                model.negative(condition, s["negative_prompt"], s["seed"] + i)
 
 
 def calibration_texts(s: Settings) -> list[str]:
@@ -163,7 +165,8 @@ def planned(s: Settings, frames: int | None = None) -> memory.Estimate | None:
     around = getattr(_module(s), "around", lambda **_: memory.Around())(**_options(s))
     sizes = cost.Sizes.of(config, latent_shape, s["sampler"]["frames_per_chunk"])
     chunks = (frames or s["frames"]) // s["sampler"]["frames_per_chunk"]
-    estimate = memory.estimate(sizes, chunks, ITEM[s["dtype"]], build(s["method"]), around)
+    passes = 1 + bool(guided(s))
+    estimate = memory.estimate(sizes, chunks, ITEM[s["dtype"]], build(s["method"]), around, passes=passes)
     share = build(s["engine"]).share(frames or s["frames"], config.dim // config.num_heads, ITEM[s["dtype"]])
     return estimate._replace(kv={branch: round(count * share) for branch, count in estimate.kv.items()})
 

@@ -200,7 +200,7 @@ def differing(s: Settings, other: Mapping[str, Any]) -> list[str]:
     except (KeyError, AttributeError, TypeError):
         return ["config.yaml: not readable there"]
     keys = [key for key in ours | theirs if key not in ("method", "schedule", "engine", "rescale")]
-    pairs = [(key, ours.get(key), theirs.get(key)) for key in keys]
+    pairs = [(key, ours.get(key), theirs.get(key)) for key in keys]  # some keys are there only where they are used
     return [f"{key}: {_short(here)} here, {_short(there)} there" for key, here, there in pairs if here != there]
 
 

@@ -10,7 +10,7 @@ from fastcache.metrics.base import Metric
 from fastcache.metrics.score import NAMES, NOT_ASKED, PER_CHUNK, protocol, score_video, summarise
 from fastcache.results import Folder, differing
 from fastcache.schedule import parse_schedule
-from fastcache.settings import Settings, label, number
+from fastcache.settings import Settings, guided, label, number
 
 Scores = dict[str, Any]
 TIMING = (
@@ -186,6 +186,8 @@ def _identity(s: Settings, folder: Folder, reference: Folder) -> Scores:
         **{key: choices[key] for key in ("model", "engine", "method")},
         "dial": s["dial"],
         "schedule": s["schedule"],
+        "guidance_scale": s["guidance_scale"],
+        "guidance_decisions": s["guidance_decisions"] if guided(s) and "rescale" in s["method"] else None,
         "sampler": choices["sampler"],
         "renoise": s["sampler"].get("renoise"),
         "rescale": s["rescale"]["name"] if "rescale" in s["method"] else None,

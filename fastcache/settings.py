@@ -12,7 +12,7 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from fastcache import catalog, encoders, fits, shown
+from fastcache import catalog, encoders, fits, guidance, shown
 from fastcache.checkpoints.hashing import checkpoint_hash
 from fastcache.errors import UserError
 from fastcache.schedule import parse_schedule
@@ -84,6 +84,7 @@ def reference_of(s: Settings) -> Settings:
     if s["frames"] <= POSITIONS:  # beyond them the default engine makes no video
         r["engine"], r["choices"]["engine"] = catalog.load("engine", "vanilla"), "vanilla"
     r |= {"dial": None, "reference": "auto", "force": False, "rescale": _unused(s["rescale"]["name"])}
+    r["guidance_decisions"] = "separate"
     for dial in catalog.DIALS:
         r.pop(dial, None)
     if s["choices"]["method"] == "euler":
@@ -139,15 +140,11 @@ def _check_sampling(s: Settings) -> None:
 
 
 def _check_guidance(s: Settings) -> None:
-    scale, known = s["guidance_scale"], ("separate", "shared")
-    good = isinstance(scale, int | float) and not isinstance(scale, bool) and math.isfinite(scale) and scale >= 1
-    if not good:
-        raise UserError(f"guidance_scale={scale}: expected a number, 1 or more (1: no guidance); e.g. guidance_scale=5")
-    s["guidance_scale"] = float(scale)
-    if s["guidance_decisions"] not in known:
-        raise UserError(f"guidance_decisions={s['guidance_decisions']} is not one of {', '.join(known)}")
-    if s["negative_prompt"] is not None and scale == 1:
-        raise UserError("negative_prompt= is used by guidance alone; add guidance_scale=5, or leave it out")
+    words = s["negative_prompt"]
+    s["negative_prompt"] = (None if words is None else str(words).strip()) or None  # blank: no words at all
+    s["guidance_scale"] = guidance.check(s["guidance_scale"], s["negative_prompt"], s["guidance_decisions"])
+    if "rescale" not in s["method"]:  # compares nothing, so both passes decide alike: one run, not two of one content
+        s["guidance_decisions"] = "separate"
 
 
 def guided(s: Settings) -> dict[str, Any]:

@@ -7,7 +7,7 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from fastcache import api, cost
+from fastcache import api, cost, memory
 from fastcache.forwards import allocate
 from fastcache.kv_cache import CausalContext
 from fastcache.methods.motioncache import MotionCache
@@ -113,6 +113,18 @@ def test_working_bytes_are_those_of_the_provisional_chunk(layout):
     api.generate(model, "a red circle stays", MotionCache(thresh=1.0), frames=3, on_step=look)
     estimate = cost.Sizes.of(model.dit.config, model.latent_shape, 3)
     assert held[0] == cost.working_bytes(estimate, 4) + cost.kv_bytes(estimate, 0, 4)
+
+
+@pytest.mark.parametrize("layout", toy.LAYOUTS)
+def test_guidance_keeps_everything_twice(layout):
+    """K/V of both passes, as measured, and both passes' provisional K/V and method states."""
+    node = {"_target_": "fastcache.models.toy.load", "layout": layout, "layers": 3}
+    model = api.build_model(node, None, "cpu", "float32")
+    made = api.generate(model, "a red circle stays", MotionCache(thresh=1.0), frames=6, guidance_scale=2.0).rollout
+    s = cost.Sizes.of(model.dit.config, model.latent_shape, 3)
+    one, two = (memory.estimate(s, 2, 4, MotionCache(thresh=1.0), memory.Around(), passes) for passes in (1, 2))
+    assert made.kv_bytes == sum(two.kv.values()) == 2 * sum(one.kv.values())
+    assert (two.working, two.method, two.weights) == (2 * one.working, 2 * one.method, one.weights)
 
 
 def test_the_fraction_of_operations():

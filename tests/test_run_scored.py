@@ -82,7 +82,15 @@ def test_dry_says_everything_and_makes_nothing(out, capsys, monkeypatch):
     monkeypatch.setattr(make, "get_model", None)
     assert fastcache("method=motioncache", "thresh=0.3", "dry=true", f"outputs={out}") == 0
     printed = capsys.readouterr().out
-    for word in ("signature", "ceiling", "1.67x", "memory", "K/V 0.1 MB", "reference", "does not exist yet"):
+    for word in (
+        "signature",
+        "ceiling",
+        "1.67x",
+        "memory",
+        "K/V        main 0.1 MB",
+        "reference",
+        "does not exist yet",
+    ):
         assert word in printed
     assert not out.exists()
     monkeypatch.undo()

@@ -205,8 +205,7 @@ def test_a_control_video_fills_96_channels_and_zeros_follow_it(folder):
     assert torch.equal(context[:, :, 16:32], vae.encode(video))
     assert (context[:, :, 32:] == 1).all()
     assert torch.equal(control_channels(vae, np.concatenate((control, control)), 3), context)
-    with pytest.warns(UserWarning, match="has 6 frames, the rollout 9: the last 1 of 3 latent frames go without"):
-        short = control_channels(vae, control[:6], 3)
+    short = control_channels(vae, control[:6], 3)
     assert not short[:, 2].any()
     assert torch.equal(short[:, :2], control_channels(vae, control[:5], 2))
 

@@ -61,7 +61,15 @@ class VideoModel:
         return self.show(prompt, seed, frames, **{name: shown.get(name) for name in self.needs})
 
     def negative(self, condition: Condition, prompt: str | None, seed: int) -> Condition:
-        """What classifier-free guidance leads away from: the same picture or control, other words or none."""
-        if prompt is not None or self.guidable:
-            return replace(condition, prompt_embeds=self.encode_prompt(prompt or "", seed))
-        return replace(condition, prompt_embeds=torch.zeros_like(condition.prompt_embeds))
+        """What classifier-free guidance leads away from: the same picture or control, other words or none.
+
+        No words (None, or blank) are the empty prompt where the model is ``guidable``, else rows of zeros.
+        Raises UserError on a prompt that the model cannot read.
+        """
+        words = (prompt or "").strip()
+        if not words and not self.guidable:
+            return replace(condition, prompt_embeds=torch.zeros_like(condition.prompt_embeds))
+        try:
+            return replace(condition, prompt_embeds=self.encode_prompt(words, seed))
+        except UserError as error:
+            raise UserError(f"negative_prompt={words}: {error}") from None

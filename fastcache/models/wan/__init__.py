@@ -24,7 +24,7 @@ from fastcache.models.wan.image import ImageEncoder
 from fastcache.models.wan.loading import check_extra
 from fastcache.models.wan.options import Options
 from fastcache.models.wan.text import PromptEncoder
-from fastcache.models.wan.vae import TILE_PIXELS, VideoVAE
+from fastcache.models.wan.vae import FRAMES, TILE_PIXELS, VideoVAE
 from fastcache.models.weights import load_checkpoint
 
 PUBLISHED = {"text_encoder": 5_680_910_336, "image_encoder": 630_766_080, "vae": 126_892_531}  # parameters
@@ -97,6 +97,7 @@ def load(
         fps=FPS,
         needs=o.needs,
         frame_size=(o.height, o.width),
+        frames_per_latent=FRAMES,
         show=_show(o, vae, encode_prompt, dtype, device),
         guidable=True,
     )

@@ -3,8 +3,6 @@
 Layouts: Wan-Video/Wan2.1 (image2video.py, vace.py); causal use: NVlabs/FastGen.
 """
 
-import warnings
-
 import numpy as np
 import torch
 from torch import Tensor
@@ -39,21 +37,14 @@ def control_channels(vae: VideoVAE, control: np.ndarray, frames: int) -> Tensor:
 
     16 channels of inactive latent (the video where it is to be kept: nowhere, so grey), 16 of reactive latent (the
     video where it is to be followed: everywhere), 64 of mask (1: everywhere). A control shorter than the rollout covers
-    its whole latent frames; the frames after it are zeros in every channel, no control, which is said once.
+    its whole latent frames; the frames after it are zeros in every channel, no control.
     """
     covered = min((len(control) - 1) // FRAMES + 1, frames)
     video = _pixels(control[: pixel_frames(covered)])
     reactive, inactive = vae.encode(video), vae.encode(torch.zeros_like(video))
     mask = reactive.new_ones(1, covered, CELL, *reactive.shape[-2:])
     context = torch.cat((inactive, reactive, mask), dim=2)
-    if covered < frames:
-        warnings.warn(
-            f"the control video has {len(control)} frames, the rollout {pixel_frames(frames)}: the last "
-            f"{frames - covered} of {frames} latent frames go without control",
-            stacklevel=2,
-        )
-        context = torch.cat((context, context.new_zeros(1, frames - covered, *context.shape[2:])), dim=1)
-    return context
+    return torch.cat((context, context.new_zeros(1, frames - covered, *context.shape[2:])), dim=1)
 
 
 def _pixels(frames: np.ndarray) -> Tensor:
