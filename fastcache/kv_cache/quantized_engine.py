@@ -37,9 +37,9 @@ class PackedEntry(SelfEntry):
         for packed in (*self.packed_k, *self.packed_v):
             yield from packed.tensors()
 
-    def read(self, chunk_idx: int, start: int, end: int) -> tuple[Tensor, Tensor]:
-        """Tokens start to end of a committed chunk, in full precision."""
-        k, v = self.packed_k[chunk_idx], self.packed_v[chunk_idx]
+    def read(self, place: int, start: int, end: int) -> tuple[Tensor, Tensor]:
+        """Tokens start to end of the committed chunk at that place, in full precision."""
+        k, v = self.packed_k[place], self.packed_v[place]
         return self._full(k, start, end), self._full(v, start, end)
 
     def _full(self, packed: Packed, start: int, end: int) -> Tensor:
@@ -78,9 +78,9 @@ class QuantizedKVCacheEngine(BaseKVCacheEngine):
     def _pieces(entry: SelfEntry, k: Tensor, v: Tensor, end_token: int) -> Iterator[tuple[Tensor, Tensor]]:
         assert isinstance(entry, PackedEntry)
         step = max(GROUP, end_token // PIECES // GROUP * GROUP)
-        for chunk_idx, packed in enumerate(entry.packed_k[: sum(end <= end_token for end in entry.ends)]):
+        for place, packed in enumerate(entry.packed_k[: sum(end <= end_token for end in entry.ends)]):
             for start in range(0, packed.tokens, step):
-                yield entry.read(chunk_idx, start, min(start + step, packed.tokens))
+                yield entry.read(place, start, min(start + step, packed.tokens))
         yield k, v
 
     def _check_spec(self, spec: KVSpec) -> None:
