@@ -60,7 +60,7 @@ class Ages:
             where = f"in block {place} of {branch}"
             self._same(step, f"has K/V {where} changed by a step that did not compute it", changed & ~self.fresh)
             self._same(step, f"has K/V {where} of an earlier step", self.fresh & ~changed)
-        self.kv[branch, place] = k, v
+        self.kv[branch, place] = k.clone(), v.clone()  # engines may write in place
 
     def _same(self, step: Step, what: str, wrong: Tensor) -> None:
         if bool(wrong.any()):

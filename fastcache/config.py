@@ -14,7 +14,7 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
-from fastcache.catalog import CONF, DIALS, GROUPS, KEYS, closest, methods, options, shown, unknown
+from fastcache.catalog import CONF, DIALS, GROUPS, KEYS, closest, load, methods, options, shown, unknown
 from fastcache.errors import UserError
 from fastcache.shown import KINDS
 
@@ -213,6 +213,10 @@ def _explained(error: Exception, overrides: Sequence[str]) -> UserError:
             return UserError(f"{override}: {root} exists already; write {override.lstrip('+')}")
     if unknown := re.search(r"Could not override '([^']+)'", str(error)):
         key = unknown[1]
+        group, _, option = key.partition(".")
+        if owners := [name for name in options(group) if option in load(group, name)]:
+            chosen = cfg.hydra.runtime.choices[group]
+            return UserError(f"{group}={chosen} has no option {option}; it belongs to {group}={', '.join(owners)}")
         return UserError(f"no run reads {key}.{closest(key, _leaves(cfg))} --help lists the options")
     return UserError(f"the configuration cannot be composed: {_first_line(error)}")
 

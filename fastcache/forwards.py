@@ -16,11 +16,12 @@ from fastcache.sampler import Sampler
 from fastcache.step import Step
 
 
-def allocate(dit: Any, cache_tag: str, batch: int, tokens: int) -> None:
-    """Room in every engine of the DiT for ``tokens`` committed tokens of ``batch`` videos under ``cache_tag``."""
+def allocate(dit: Any, cache_tag: str, batch: int, tokens: int, frame_tokens: int | None = None) -> None:
+    """Room in every engine of the DiT for ``tokens`` committed tokens of ``batch`` videos under ``cache_tag``, of which
+    a latent frame has ``frame_tokens`` (for engines that count in frames)."""
     config, weight = dit.config, dit.blocks[0].self_attn.v.weight
     heads, cross_len = config.num_heads, config.context_len
-    spec = KVSpec(batch, heads, config.dim // heads, weight.dtype, weight.device, tokens, cross_len)
+    spec = KVSpec(batch, heads, config.dim // heads, weight.dtype, weight.device, tokens, cross_len, frame_tokens)
     for engine in dit.kv_cache_engines.values():
         engine.ensure_capacity(cache_tag, spec, on_mismatch="realloc")
 
@@ -112,7 +113,7 @@ class Forwards:
     def _context(self, x: Tensor, chunk_idx: int, store: bool, step_idx: int | None = None) -> CausalContext:
         size, seqlen = self.sampler.frames_per_chunk, self.dit.grid(x).tokens_per_frame
         if chunk_idx == 0:
-            allocate(self.dit, self.tag, x.shape[0], self.frames * seqlen)
+            allocate(self.dit, self.tag, x.shape[0], self.frames * seqlen, seqlen)
         return CausalContext(
             cache_engines=self.engines,
             cache_tag=self.tag,

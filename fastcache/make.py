@@ -191,6 +191,7 @@ def _info(s: Settings, idx: int, model: Any, video: api.Video, nonfinite: int, c
         "forward_fraction": made.forward_fraction,
         "flops_fraction": flops_fraction(Sizes.of(model.dit.config, model.latent_shape, size), fractions, stores),
         "kv_bytes": made.kv_bytes,
+        "kv_host_bytes": made.kv_host_bytes,
         "method_bytes": made.method_bytes,
         "peak_bytes": _peak(s["device"]),
         "nonfinite_events": nonfinite,

@@ -41,9 +41,10 @@ def check(todo: Sequence[Settings], local: bool) -> None:
         external_reference(s)
         if folder.finished and not s["force"]:
             continue
-        build(s["engine"])
+        sampler = build(s["sampler"])
+        build(s["engine"]).check_frames(sampler.frames_per_chunk, s["frames"])
         build(s["method"])
-        parse_schedule(s["schedule"], build(s["sampler"]).num_steps)
+        parse_schedule(s["schedule"], sampler.num_steps)
         check_shown(s)
         if local:
             check_loadable(s)
@@ -146,9 +147,12 @@ def check_loadable(s: Settings) -> None:
                 f"rescale=auto probes the calibration prompts, for which model={s['choices']['model']} has no "
                 f"{needs[0]}; use rescale=none, or the file of a fit"
             )
-    if s["frames"] > MAX_POSITIONS:
+    if s["frames"] > MAX_POSITIONS and s["engine"].get("rope") != "relative":
         positions = f"{MAX_POSITIONS} time positions of model={s['choices']['model']}"
-        raise UserError(f"frames={s['frames']} is more than the {positions}")
+        raise UserError(
+            f"frames={s['frames']} is more than the {positions}; "
+            "engine=window engine.rope=relative goes beyond them"
+        )
     if misfit := _misfit(s):
         raise UserError(misfit)
 
@@ -162,7 +166,10 @@ def planned(s: Settings, frames: int | None = None) -> memory.Estimate | None:
     around = getattr(_module(s), "around", lambda **_: memory.Around())(**_options(s))
     sizes = cost.Sizes.of(config, latent_shape, s["sampler"]["frames_per_chunk"])
     chunks = (frames or s["frames"]) // s["sampler"]["frames_per_chunk"]
-    return memory.estimate(sizes, chunks, ITEM[s["dtype"]], build(s["method"]), around, passes=1 + bool(guided(s)))
+    passes = 1 + bool(guided(s))
+    estimate = memory.estimate(sizes, chunks, ITEM[s["dtype"]], build(s["method"]), around, passes=passes)
+    share = build(s["engine"]).share(frames or s["frames"], config.dim // config.num_heads, ITEM[s["dtype"]])
+    return estimate._replace(kv={branch: round(count * share) for branch, count in estimate.kv.items()})
 
 
 def _misfit(s: Settings) -> str | None:

@@ -17,7 +17,7 @@ from fastcache.catalog import CONF
 from fastcache.config import plan
 from fastcache.errors import UserError
 from fastcache.results import Folder, read_json, write_json
-from fastcache.settings import Settings, label, reference_of
+from fastcache.settings import Settings, engine_reference_of, label, reference_of
 from fastcache.track import tracked
 
 
@@ -100,11 +100,12 @@ def run(s: Settings, title: str = "") -> scores.Scores:
 
     folder = Folder.of(s)
     reference = reference_folder(s, folder)
+    twin = engine_folder(s, folder)
     is_reference = reference is folder
     with folder.lock(wait=is_reference):
         former = folder.scores()
         complete = folder.finished and not s["force"]
-        if complete and former is not None and scores.up_to_date(former, reference, s["metric"]):
+        if complete and former is not None and scores.up_to_date(former, reference, s["metric"], twin):
             folder.finish()
             return former
         terminal.say(title + terminal.header(s, folder.signature))
@@ -117,7 +118,7 @@ def run(s: Settings, title: str = "") -> scores.Scores:
             if not complete:
                 make_videos(s, folder, reference, title)
                 folder.describe(s)  # with the fit, where one had to be made
-            made = scores.measure(s, folder, reference, metrics, None if s["force"] else former)
+            made = scores.measure(s, folder, reference, metrics, None if s["force"] else former, twin)
             trace = scores.trace(folder)
             for idx in range(folder.count):
                 if not folder.mp4(idx).is_file() or (former and former["reference"] != reference.signature):
@@ -143,6 +144,19 @@ def reference_folder(s: Settings, folder: Folder) -> Folder:
     if not reference.finished:
         run(ours)
     return reference
+
+
+def engine_folder(s: Settings, folder: Folder) -> Folder | None:
+    """The FFFF run on the same engine, made first if need be; None for the default engine."""
+    ours = engine_reference_of(s)
+    if ours is None:
+        return None
+    twin = Folder.of(ours)
+    if twin.path == folder.path:
+        return folder
+    if not twin.finished:
+        run(ours)
+    return twin
 
 
 def _tracking(s: Settings, folder: Folder, is_reference: bool) -> dict[str, Any]:
@@ -176,7 +190,9 @@ def conclude(todo: Sequence[Settings], sweep: bool) -> int:
             reasons.append(f"{label(s)}: {failure}")
         elif folder.finished and found is not None:
             base = Folder.of(reference_of(s)).scores() if s["reference"] == "auto" else None
-            rows |= {row["signature"]: row for row in (base, found) if row is not None}
+            ours = engine_reference_of(s)
+            own = None if ours is None else Folder.of(ours).scores()
+            rows |= {row["signature"]: row for row in (base, own, found) if row is not None}
             idle.append(scores.idle_dial(s, found, read_json(folder.path / "trace.json")))
             done += 1
     if rows:

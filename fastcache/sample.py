@@ -55,6 +55,7 @@ class Rollout:
     kv_bytes: int
     method_bytes: int
     passes: int = 1  # cache tags: 2 under guidance
+    kv_host_bytes: int = 0  # K/V that lie elsewhere than on the device
 
     @property
     def forwards(self) -> int:
@@ -164,6 +165,7 @@ def rollout(
         latents.append(x)
         traces.append(trace)
     kv_bytes = sum(engine.memory_bytes() for engine in first.engines.values())
+    host_bytes = sum(engine.host_bytes() for engine in first.engines.values())
     model.dit.clear_caches()
     return Rollout(
         latents=torch.cat(latents, dim=1),
@@ -173,6 +175,7 @@ def rollout(
         kv_bytes=kv_bytes,
         method_bytes=sum(method.memory_bytes() for method in methods.values()),
         passes=len(videos),
+        kv_host_bytes=host_bytes,
     )
 
 
@@ -209,8 +212,14 @@ def _check(
         expected = f"{model.name} was trained with {model.frames_per_chunk} frames a chunk"
         raise UserError(f"sampler.frames_per_chunk={size}, but {expected}; leave the option out")
     chunk_plan(frames, size)
-    if frames > model.dit.max_frames:
-        raise UserError(f"frames={frames} is more than the {model.dit.max_frames} time positions of {model.name}")
+    engines = model.dit.kv_cache_engines.values()
+    for engine in engines:
+        engine.check_frames(size, frames)
+    if frames > model.dit.max_frames and not all(engine.relative for engine in engines):
+        raise UserError(
+            f"frames={frames} is more than the {model.dit.max_frames} time positions of {model.name}; "
+            "engine=window engine.rope=relative goes beyond them"
+        )
     if len(forced) != sampler.num_steps or not forced[0]:
         raise UserError(f"the schedule needs {sampler.num_steps} letters, one a step, and must start with F")
     if given is not None and (given.shape[1] % size or not 0 < given.shape[1] <= frames):

@@ -22,18 +22,26 @@ UNSTEADY = 1.5
 PEAK = "peak_bytes: CUDA memory of the process on a GPU, its resident memory on a CPU"
 
 
-def up_to_date(former: Scores | None, reference: Folder, wanted: Mapping[str, Any]) -> bool:
-    """Whether scores.json holds every metric asked for, against this reference."""
+def up_to_date(former: Scores | None, reference: Folder, wanted: Mapping[str, Any], twin: Folder | None = None) -> bool:
+    """Whether scores.json holds every metric asked for, against this reference and the engine's own (``twin``)."""
     if former is None or former["reference"] != reference.signature:
+        return False
+    if twin is not None and (former.get("engine_reference") or {}).get("reference") != twin.signature:
         return False
     had = former["protocol"]["metrics"]
     return all(had.get(name) == node for name, node in wanted.items())
 
 
 def measure(
-    s: Settings, folder: Folder, reference: Folder, metrics: Mapping[str, Metric], former: Scores | None = None
+    s: Settings,
+    folder: Folder,
+    reference: Folder,
+    metrics: Mapping[str, Metric],
+    former: Scores | None = None,
+    twin: Folder | None = None,
 ) -> Scores:
     """The scores of a run whose videos are all on disk. Numbers of ``former`` that are not asked for again are kept.
+    ``twin`` is the FFFF run on the same engine, which isolates the method where the engine is not exact.
 
     Raises UserError where run and reference differ in size.
     """
@@ -65,10 +73,25 @@ def measure(
         | summarise(entries)
         | _costs(s, infos, base)
         | {
+            "engine_reference": None if twin is None else _against_engine(folder, twin, used, former),
             "per_video": entries,
             "protocol": rules | {"dtype": s["dtype"], "device": s["device"]},
         }
     )
+
+
+def _against_engine(folder: Folder, twin: Folder, used: Sequence[Metric], former: Scores | None) -> Scores:
+    """Quality and DiT speed-up against the FFFF run on the same engine."""
+    infos = [folder.info(i) for i in range(folder.count)]
+    entries = [
+        score_video(folder.frames(i), twin.frames(i), info["frames_of_chunk"], used) for i, info in enumerate(infos)
+    ]
+    made = summarise(entries)
+    old = (former or {}).get("engine_reference") or {}
+    if old.get("reference") == twin.signature:
+        _keep(made, old)
+    speedup = median(twin.info(i)["dit_s"] for i in range(folder.count)) / median(info["dit_s"] for info in infos)
+    return {"reference": twin.signature, **made, "speedup": speedup}
 
 
 def unsteady(infos: Sequence[Mapping[str, Any]]) -> str | None:
@@ -189,6 +212,7 @@ def _costs(s: Settings, infos: Sequence[Mapping[str, Any]], base: Sequence[Mappi
         "overhead_fraction": median(rest),
         "flops_fraction": fmean(info["flops_fraction"] for info in infos),
         **{key: max(info[key] for info in infos) for key in ("kv_bytes", "method_bytes", "peak_bytes")},
+        "kv_host_bytes": max(info.get("kv_host_bytes", 0) for info in infos),
         "nonfinite_events": sum(info["nonfinite_events"] for info in infos),
         "clamps": sum(info["clamps"] for info in infos),
     }

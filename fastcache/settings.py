@@ -25,6 +25,7 @@ encoders (sha256 of text encoder, VAE, ... where the model has them), image and 
 
 DTYPES = ("float32", "bfloat16", "float16")
 TRACKING = ("offline", "online", "disabled")
+POSITIONS = 1024  # latent frames that absolute rotary positions reach
 
 
 def resolve(cfg: DictConfig, choices: Mapping[str, str]) -> Settings:
@@ -78,9 +79,10 @@ def reference_of(s: Settings) -> Settings:
     """
     r = copy.deepcopy(s)
     r["method"] = catalog.load("method", "none")["method"]
-    r["engine"] = catalog.load("engine", "vanilla")
     r["schedule"] = "F" * len(s["sampler"]["steps"])
-    r["choices"] |= {"method": "none", "engine": "vanilla"}
+    r["choices"] |= {"method": "none"}
+    if s["frames"] <= POSITIONS:  # beyond them the default engine makes no video
+        r["engine"], r["choices"]["engine"] = catalog.load("engine", "vanilla"), "vanilla"
     r |= {"dial": None, "reference": "auto", "force": False, "rescale": _unused(s["rescale"]["name"])}
     r["guidance_decisions"] = "separate"
     for dial in catalog.DIALS:
@@ -89,6 +91,17 @@ def reference_of(s: Settings) -> Settings:
         stock = catalog.load("sampler", "few_step")
         shared = {key: value for key, value in s["sampler"].items() if key in stock and key != "_target_"}
         r["sampler"], r["choices"]["sampler"] = stock | shared, "few_step"
+    return r
+
+
+def engine_reference_of(s: Settings) -> Settings | None:
+    """The run that tells a method's error from its engine's: as ``reference_of``, on the engine of ``s``. None for the
+    default engine, whose reference is the first one."""
+    if s["choices"]["engine"] == "vanilla":
+        return None
+    r = reference_of(s)
+    r["engine"] = copy.deepcopy(s["engine"])
+    r["choices"]["engine"] = s["choices"]["engine"]
     return r
 
 

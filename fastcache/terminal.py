@@ -10,6 +10,7 @@ from types import TracebackType
 from typing import Any
 
 from rich.console import Console
+from rich.measure import Measurement
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 from rich.text import Text
@@ -163,20 +164,39 @@ def table(rows: Iterable[Mapping[str, Any]]) -> None:
     told = [key for key in TELLING if len({row.get(key) for row in rows} - {None}) > 1]
     made = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
     made.add_column("run", no_wrap=True)
-    costs, quality = ("compute", "forward", "ceiling", "speedup", "method MB"), ("LPIPS ↓", "SSIM ↑", "PSNR ↑")
-    for title in (*told, *costs, *quality, "signature"):
+    titles = ["compute", "forward", "ceiling", "speedup", "method MB", "LPIPS ↓", "SSIM ↑", "PSNR ↑"]
+    engines = any(row.get("engine_reference") for row in rows)  # the second quality: against the engine's own FFFF
+    if engines:
+        titles[5:5] = ["KV MB", "host MB", "s/video"]
+        titles += ["own LPIPS ↓", "own SSIM ↑", "own PSNR ↑"]
+    for title in (*told, *titles, "signature"):
         made.add_column(title, justify="right")
     for row in rows:
         is_reference = row["signature"] == row["reference"]
         cells = ["-" if row.get(key) is None else str(row[key]) for key in told]
         cells += [f"{row['compute_fraction']:.3f}", f"{row['forward_fraction']:.3f}", f"{row['ceiling']:.2f}x"]
         cells += [_cell(row, "speedup", "{:.2f}x"), f"{row['method_bytes'] / 1e6:.2f}"]
-        cells += [_cell(row, "lpips", "{:.4f}"), _cell(row, "ssim", "{:.4f}")]
-        made.add_row(
-            row["label"] + (" (ref)" if is_reference else ""), *cells, _cell(row, "psnr", "{:.2f}"), row["signature"]
-        )
+        if engines:
+            sizes = [f"{row['kv_bytes'] / 1e6:.2f}", f"{row.get('kv_host_bytes', 0) / 1e6:.2f}"]
+            cells += [*sizes, f"{row['s_per_video']:.2f}"]
+        cells += _quality(row)
+        if engines:
+            cells += _quality(row.get("engine_reference") or {})
+        made.add_row(row["label"] + (" (ref)" if is_reference else ""), *cells, row["signature"])
+    show_whole(made)
+
+
+def show_whole(made: Table) -> None:
+    """Print a table with no column squeezed, however narrow the screen."""
     screen = console()
-    screen.print(made, width=max(screen.width, WIDTH), crop=False)
+    whole = Measurement.get(screen, screen.options.update(max_width=10 * WIDTH), made).maximum
+    screen.width = max(screen.width, whole)
+    screen.print(made, crop=False)
+
+
+def _quality(row: Mapping[str, Any]) -> list[str]:
+    forms = {"lpips": "{:.4f}", "ssim": "{:.4f}", "psnr": "{:.2f}"}
+    return [_cell(row, name, form) if name in row else "-" for name, form in forms.items()]
 
 
 def _cell(row: Mapping[str, Any], name: str, form: str) -> str:

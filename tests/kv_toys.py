@@ -7,6 +7,8 @@ import torch
 from torch import nn
 
 from fastcache.kv_cache import CrossEntry, KVCacheEngine, KVSpec, SelfEntry, WorkingChunk
+from fastcache.kv_cache.host_store import HostStore
+from fastcache.kv_cache.packing import Packed
 
 HEADS, DIM, CROSS = 2, 4, 5
 SPEC = KVSpec(1, HEADS, DIM, torch.float32, "cpu", capacity_tokens=None, cross_len=CROSS)
@@ -19,9 +21,9 @@ class Block(nn.Module):
         self.cross_attn = nn.Identity()
 
 
-def build(num_blocks=2, tags=("pos", "neg"), spec=SPEC, **options):
+def build(num_blocks=2, tags=("pos", "neg"), spec=SPEC, make=KVCacheEngine, **options):
     blocks = nn.ModuleList(Block() for _ in range(num_blocks))
-    engine = KVCacheEngine(**options)
+    engine = make(**options)
     engine.register_blocks(blocks)
     for tag in tags:
         engine.ensure_capacity(tag, spec)
@@ -52,8 +54,10 @@ def frozen(value):
         return {key: frozen(inner) for key, inner in value.items()}
     if isinstance(value, list):
         return [frozen(inner) for inner in value]
-    if isinstance(value, SelfEntry | CrossEntry | WorkingChunk):
+    if isinstance(value, SelfEntry | CrossEntry | WorkingChunk | Packed):
         return frozen(dict(vars(value)))
+    if isinstance(value, HostStore):
+        return value.used
     return value
 
 

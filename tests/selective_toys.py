@@ -113,6 +113,8 @@ def oracle_block(block, rows_of, x, m, rope, sel, kv_full, prefix, context_kv):
 class ListPlan:
     """The attention of a forward over plain lists of tensors, no engine: what every engine must equal."""
 
+    raw_keys = False
+
     def __init__(self):
         self.prefix, self.current, self.sel, self.store = {}, {}, None, False
 

@@ -1,76 +1,167 @@
-"""Any history of steps, store passes and truncations, against plain lists of frames."""
+"""Any history of legal and illegal operations, on every engine, against plain lists of frames."""
 
+from contextlib import nullcontext
+
+import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from kv_toys import at, build, rand
+from kv_oracle import CAPACITY, FRAME, Oracle, chunk, rows
+from kv_toys import CROSS, DIM, HEADS, at, build, rand, refused
+from torch import nn
 
-FRAME = 2  # tokens
+import fastcache.kv_cache as kv
 
-
-class Oracle:
-    """The same rollout kept as one (k, v) pair per frame, and chunk boundaries in frames."""
-
-    def __init__(self):
-        self.frames, self.bounds, self.draft = [], [0], None
-
-    def rows(self, frames, part):
-        return torch.cat([f[part] for f in frames], 1) if frames else rand(0)
-
-
-OPERATIONS = st.sampled_from(["full", "part", "store", "cut", "clear"])
-HISTORY = st.lists(st.tuples(OPERATIONS, st.sampled_from(["pos", "neg"]), st.integers(0, 99)), max_size=20)
-
-
-@settings(max_examples=60, deadline=None)
-@given(HISTORY)
-def test_any_history_matches_lists_of_frames(history):
-    engine, blocks = build()
-    oracles = {(i, tag): Oracle() for i in range(len(blocks)) for tag in ("pos", "neg")}
-    for number, (op, tag, seed) in enumerate(history):
-        torch.manual_seed(number)
-        for i, block in enumerate(blocks):
-            play(engine, block.self_attn, oracles[i, tag], op, tag, seed)
-        if op == "cut":
-            engine.truncate(tag, len(oracles[0, tag].frames) * FRAME)
-        if op == "clear":
-            engine.clear(tag)
-        for (i, t), oracle in oracles.items():
-            agree(engine, blocks[i].self_attn, oracle, t)
+ENGINES = {  # constructor, its options, the oracle's, how far a committed value may be off
+    "vanilla": (kv.VanillaKVCacheEngine, {}, {}, 0),
+    "static": (kv.StaticKVCacheEngine, {}, {}, 0),
+    "window-7-2": (kv.WindowKVCacheEngine, {"window_frames": 7, "sink_frames": 2}, {"window": 7, "sink": 2}, 0),
+    "window-4-1": (kv.WindowKVCacheEngine, {"window_frames": 4, "sink_frames": 1}, {"window": 4, "sink": 1}, 0),
+    "int8": (kv.QuantizedKVCacheEngine, {"bits": 8}, {}, 0.03),
+    "int8-channel": (kv.QuantizedKVCacheEngine, {"bits": 8, "keys": "channel"}, {}, 0.03),
+    "int4": (kv.QuantizedKVCacheEngine, {"bits": 4}, {}, 0.4),
+    "offload": (kv.OffloadKVCacheEngine, {}, {}, 0),
+}
+SPEC = kv.KVSpec(1, HEADS, DIM, torch.float32, "cpu", CAPACITY * FRAME, CROSS, FRAME)
+LEGAL = ("full", "part", "store", "attend", "cut", "clear")
+ILLEGAL = ("gap", "double", "inside", "spec", "batch", "tag", "module", "nan", "select", "no draft", "graph", "beyond")
+HISTORY = st.lists(
+    st.tuples(st.sampled_from(LEGAL * 3 + ILLEGAL), st.sampled_from(["pos", "neg"]), st.integers(0, 99)), max_size=14
+)
 
 
-def play(engine, module, oracle, op, tag, seed):
-    """One operation on one block and its oracle; cut and clear act on the engine once for all blocks, later."""
-    here = at(len(oracle.frames) * FRAME, tag)
-    chunk = [(rand(FRAME), rand(FRAME)) for _ in range(1 + seed % 3)]
+@pytest.mark.parametrize("name", ENGINES)
+@settings(max_examples=250, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(history=HISTORY, grad=st.booleans())
+def test_any_history_matches_lists_of_frames(name, history, grad):
+    make, options, bound, off = ENGINES[name]
+    engine, blocks = build(spec=SPEC, make=make, **options)
+    oracles = {(i, tag): Oracle(**bound) for i in range(len(blocks)) for tag in ("pos", "neg")}
+    with nullcontext() if grad else torch.no_grad():
+        for number, (op, tag, seed) in enumerate(history):
+            torch.manual_seed(number)
+            mine = [oracles[i, tag] for i in range(len(blocks))]
+            if op in ILLEGAL:
+                refuse(engine, blocks[seed % 2].self_attn, mine[seed % 2], op, tag)
+            elif op in ("cut", "clear"):
+                cut(engine, mine, op, tag, seed)
+            else:
+                for block, oracle in zip(blocks, mine, strict=True):
+                    play(engine, block.self_attn, oracle, op, tag, seed, off)
+        for (i, tag), oracle in oracles.items():
+            agree(engine, blocks[i].self_attn, oracle, tag, off)
+
+
+def play(engine, module, oracle, op, tag, seed, off):
+    count, start = 1 + seed % 3, len(oracle.frames)
+    if op == "part":
+        return part(engine, module, oracle, tag, seed)
+    new = chunk(count)
+    call = {"full": engine.put_current_kv, "store": engine.append_self_kv, "attend": engine.attend_view}[op]
+    seen = oracle.sees(start, count)
+    writes = op != "attend" or (not torch.is_grad_enabled() and isinstance(engine, kv.StaticKVCacheEngine))
+    if oracle.window is None and start + count > CAPACITY and writes:
+        with refused(engine, kv.CapacityExceededError):
+            call(module, rows(new, 0), rows(new, 1), **at(start * FRAME, tag))
+        return
+    if seen is None:
+        with refused(engine, kv.EvictedError):
+            call(module, rows(new, 0), rows(new, 1), **at(start * FRAME, tag))
+        return
+    got = call(module, rows(new, 0), rows(new, 1), **at(start * FRAME, tag))
+    if writes:
+        oracle.evict(count)
     if op == "full":
-        engine.put_current_kv(module, oracle.rows(chunk, 0), oracle.rows(chunk, 1), **here)
-        oracle.draft = (oracle.rows(chunk, 0), oracle.rows(chunk, 1))
-    elif op == "part" and oracle.draft is not None:
-        index = torch.randperm(oracle.draft[0].shape[1])[: seed % 5]
-        k, v = rand(len(index)), rand(len(index))
-        engine.scatter_current_kv(module, index, k, v, **here)
-        for row, token in enumerate(index.tolist()):
-            oracle.draft[0][:, token], oracle.draft[1][:, token] = k[:, row], v[:, row]
+        oracle.draft = [rows(new, 0), rows(new, 1)]
     elif op == "store":
-        engine.append_self_kv(module, oracle.rows(chunk, 0), oracle.rows(chunk, 1), **here)
-        oracle.frames += chunk
+        oracle.frames += new
         oracle.bounds.append(len(oracle.frames))
         oracle.draft = None
-    elif op in ("cut", "clear"):
-        keep = oracle.bounds[: 1 + seed % len(oracle.bounds)] if op == "cut" else [0]
-        oracle.bounds, oracle.frames, oracle.draft = keep, oracle.frames[: keep[-1]], None
+    else:
+        near(got, [oracle.frames[i] for i in seen], off, new)
 
 
-def agree(engine, module, oracle, tag):
+def part(engine, module, oracle, tag, seed):
+    if oracle.draft is None:
+        return
+    index = torch.randperm(oracle.draft[0].shape[1])[: seed % 5]
+    k, v = rand(len(index)), rand(len(index))
+    got = engine.scatter_current_kv(module, index, k, v, **at(len(oracle.frames) * FRAME, tag))
+    oracle.draft = [oracle.draft[0].index_copy(1, index, k), oracle.draft[1].index_copy(1, index, v)]
+    assert torch.equal(got[0], oracle.draft[0]) and torch.equal(got[1], oracle.draft[1])
+
+
+def cut(engine, oracles, op, tag, seed):
+    """Truncation to a boundary that all blocks have, or clear()."""
+    bound = 0 if op == "clear" else oracles[0].bounds[seed % len(oracles[0].bounds)]
+    if any(o.sink < bound < o.sink + o.gone for o in oracles):
+        with refused(engine, kv.EvictedError):
+            engine.truncate(tag, bound * FRAME)
+        return
+    engine.clear(tag) if op == "clear" else engine.truncate(tag, bound * FRAME)
+    for oracle in oracles:
+        oracle.cut(bound)
+
+
+def refuse(engine, module, oracle, op, tag):
+    """One illegal use: the documented class, and nothing changed."""
+    end, k, good = len(oracle.frames) * FRAME, rand(FRAME), at(len(oracle.frames) * FRAME, tag)
+    append, attend, scatter = engine.append_self_kv, engine.attend_view, engine.scatter_current_kv
+    room = oracle.sees(len(oracle.frames), 1) is not None and (oracle.window or len(oracle.frames) < CAPACITY)
+    uses = {
+        "gap": (kv.ChunkOrderError, lambda: append(module, k, k, **at(end + 2, tag))),
+        "double": (kv.ChunkOrderError, lambda: append(module, k, k, **at(end - 1, tag))),
+        "inside": (kv.ChunkBoundaryError, lambda: attend(module, k, k, **at(end - 1, tag)) if end else None),
+        "beyond": (kv.ChunkBoundaryError, lambda: engine.truncate(tag, end + 1)),
+        "spec": (kv.KVSpecMismatchError, lambda: attend(module, k.double(), k.double(), **good)),
+        "batch": (kv.KVSpecMismatchError, lambda: append(module, rand(2, batch=2), rand(2, batch=2), **good)),
+        "tag": (kv.UnknownTagError, lambda: attend(module, k, k, **at(end, "other"))),
+        "module": (kv.UnregisteredModuleError, lambda: attend(nn.Identity(), k, k, **good)),
+        "nan": (kv.NonFiniteError, lambda: append(module, k, k * float("nan"), **good) if room else None),
+        "select": (kv.SelectionError, lambda: scatter(module, torch.tensor([99]), k, k, **good)),
+        "no draft": (kv.CacheNotFilledError, lambda: scatter(module, torch.tensor([0]), k, k, **at(end + 2, tag))),
+        "graph": (kv.GradientStoreError, lambda: append(module, k.requires_grad_(), k, **good)),
+    }
+    error, use = uses[op]
+    needless = {
+        "inside": not end,
+        "nan": not room,
+        "select": oracle.draft is None,
+        "graph": not torch.is_grad_enabled(),
+    }
+    if not needless.get(op, False):
+        with refused(engine, error):
+            use()
+
+
+def near(got, past, off, new=()):
+    """Committed frames to within ``off``, the current chunk exactly."""
+    for part in (0, 1):
+        count = FRAME * len(past)
+        assert got[part].shape[1] == count + FRAME * len(new)
+        assert count == 0 or (got[part][:, :count] - rows(past, part)).abs().max() <= off
+        assert torch.equal(got[part][:, count:], rows(new, part))
+
+
+def agree(engine, module, oracle, tag, off):
+    """Every position of the past shows what it should, in one view and in pieces; the draft is whole."""
     assert engine.self_len(module, cache_tag=tag) == len(oracle.frames) * FRAME
-    k, v = rand(FRAME), rand(FRAME)
-    for bound in oracle.bounds:
-        keys, values = engine.attend_view(module, k, v, **at(bound * FRAME, tag))
-        assert torch.equal(keys, oracle.rows([*oracle.frames[:bound], (k, v)], 0))
-        assert torch.equal(values, oracle.rows([*oracle.frames[:bound], (k, v)], 1))
     prefix = engine.get_self_prefix(module, cache_tag=tag)
     assert (prefix is None) == (not oracle.frames)
+    if prefix is not None:
+        near(prefix, oracle.held(), off)
     if oracle.draft is not None:
         draft = engine.get_current_kv(module, cache_tag=tag)
         assert torch.equal(draft[0], oracle.draft[0]) and torch.equal(draft[1], oracle.draft[1])
+    new = chunk(1)
+    k, v = rows(new, 0), rows(new, 1)
+    for bound in oracle.bounds[:-1]:
+        seen = oracle.sees(bound, 1)
+        if seen is None:
+            with refused(engine, kv.EvictedError):
+                engine.attend_view(module, k, v, **at(bound * FRAME, tag))
+            continue
+        past = [oracle.frames[i] for i in seen]
+        near(engine.attend_view(module, k, v, **at(bound * FRAME, tag)), past, off, new)
+        pieces = list(engine.attend_pieces(module, k, v, **at(bound * FRAME, tag)))
+        near([torch.cat([piece[part] for piece in pieces], 1) for part in (0, 1)], past, off, new)

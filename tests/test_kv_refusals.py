@@ -248,4 +248,4 @@ def test_debug_mode_refuses_a_duplicate_selection():
 
 def test_all_refusals_share_one_root():
     errors = [getattr(kv, name) for name in kv.__all__ if name.endswith("Error")]
-    assert len(errors) == 16 and all(issubclass(e, kv.KVCacheError) and issubclass(e, RuntimeError) for e in errors)
+    assert len(errors) == 18 and all(issubclass(e, kv.KVCacheError) and issubclass(e, RuntimeError) for e in errors)

@@ -16,10 +16,12 @@ from fastcache.kv_cache.errors import (
     ContextError,
     CrossAlreadyFilledError,
     DuplicateRegistrationError,
+    EvictedError,
     GradientReadError,
     GradientStoreError,
     KVCacheError,
     KVSpecMismatchError,
+    NonFiniteError,
     PositionOutOfRangeError,
     SelectionError,
     UnknownTagError,
@@ -33,7 +35,11 @@ from fastcache.kv_cache.masks import (
     pad_len,
     teacher_forcing_mask,
 )
+from fastcache.kv_cache.offload_engine import OffloadKVCacheEngine
+from fastcache.kv_cache.quantized_engine import QuantizedKVCacheEngine
+from fastcache.kv_cache.static_engine import StaticKVCacheEngine
 from fastcache.kv_cache.vanilla_engine import VanillaKVCacheEngine
+from fastcache.kv_cache.window_engine import WindowKVCacheEngine
 
 KVCacheEngine = VanillaKVCacheEngine
 
@@ -49,18 +55,24 @@ __all__ = [
     "CrossAlreadyFilledError",
     "CrossEntry",
     "DuplicateRegistrationError",
+    "EvictedError",
     "GradientReadError",
     "GradientStoreError",
     "KVCacheEngine",
     "KVCacheError",
     "KVSpec",
     "KVSpecMismatchError",
+    "NonFiniteError",
+    "OffloadKVCacheEngine",
     "PositionOutOfRangeError",
+    "QuantizedKVCacheEngine",
     "SelectionError",
     "SelfEntry",
+    "StaticKVCacheEngine",
     "UnknownTagError",
     "UnregisteredModuleError",
     "VanillaKVCacheEngine",
+    "WindowKVCacheEngine",
     "WorkingChunk",
     "chunk_ends",
     "chunk_plan",

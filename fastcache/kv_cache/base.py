@@ -19,17 +19,28 @@ full by put_current_kv, then committed (append_self_kv drops it) or dropped. Err
     CacheNotFilledError      nothing stored to read                 ChunkOrderError     double store, or a gap
     ChunkBoundaryError       a position inside a stored chunk       CapacityExceededError  over capacity_tokens
     SelectionError           a bad token index                      CrossAlreadyFilledError, GradientReadError  cross
+    EvictedError             tokens that have left the window       NonFiniteError         NaN or infinity at commit
 
 Storage, tags and cross entries: storage.py; modules: registration.py; payloads: entries.py.
 Structure after the KV-cache package of FastGen (github.com/NVlabs/FastGen).
 """
 
 from abc import abstractmethod
+from collections.abc import Iterator
 
 import torch
 from torch import Tensor, nn
 
-from fastcache.kv_cache.entries import SelfEntry, WorkingChunk, check_kv, check_selection, check_storable, owned
+from fastcache.kv_cache.entries import (
+    KVSpec,
+    SelfEntry,
+    WorkingChunk,
+    check_finite,
+    check_kv,
+    check_selection,
+    check_storable,
+    owned,
+)
 from fastcache.kv_cache.errors import CacheNotFilledError, CapacityExceededError, ChunkBoundaryError, ChunkOrderError
 from fastcache.kv_cache.storage import KVStorage
 
@@ -37,8 +48,12 @@ from fastcache.kv_cache.storage import KVStorage
 class BaseKVCacheEngine(KVStorage):
     """Self-attention K/V of one branch. A subclass says how a chunk is held: _new_entry, _commit, _visible, _cut.
 
-    All k and v are [B, tokens, heads, head_dim]. debug=True also looks for duplicates in selections (a host sync).
+    All k and v are [B, tokens, heads, head_dim]. debug=True also looks for duplicates in selections and, on a GPU, for
+    NaN at commit (host syncs).
     """
+
+    piecewise = False  # attention should take the past from attend_pieces(), not from attend_view()
+    relative = False  # K come and go unrotated; their positions count from the start of the window
 
     def __init__(self, debug: bool = False) -> None:
         super().__init__()
@@ -57,10 +72,11 @@ class BaseKVCacheEngine(KVStorage):
         """Commit one chunk and drop its provisional K/V. Takes ownership of k and v: do not write to them again.
 
         Raises ChunkOrderError unless start_token is the committed length, CapacityExceededError, KVSpecMismatchError,
-        GradientStoreError.
+        GradientStoreError, NonFiniteError.
         """
         entry = self._writable(module, k, v, cache_tag, start_token)
-        self._commit(entry, owned(k), owned(v))
+        check_finite(k, v, self._where(module, cache_tag), self.debug)
+        self._commit(entry, k.detach(), v.detach())
         entry.ends.append(start_token + k.shape[1])
         self._working.get(self.block_index(module), {}).pop(cache_tag, None)
 
@@ -73,7 +89,7 @@ class BaseKVCacheEngine(KVStorage):
         """
         entry = self._lookup(self._self_kv, module, cache_tag)
         k, v = self._prefix(entry, self._where(module, cache_tag), entry.len if end_token is None else end_token)
-        return (_join(k), _join(v)) if k else None
+        return (join(k), join(v)) if k else None
 
     def attend_view(
         self, module: nn.Module, k: Tensor, v: Tensor, *, cache_tag: str, start_token: int
@@ -85,27 +101,37 @@ class BaseKVCacheEngine(KVStorage):
         """
         entry = self._lookup(self._self_kv, module, cache_tag)
         check_kv(self.spec(cache_tag), k, v)
-        prefix_k, prefix_v = self._prefix(entry, self._where(module, cache_tag), start_token)
-        return _join([*prefix_k, k]), _join([*prefix_v, v])
+        prefix_k, prefix_v = self._past(entry, self._where(module, cache_tag), start_token, k.shape[1])
+        return join([*prefix_k, k]), join([*prefix_v, v])
 
-    def put_current_kv(self, module: nn.Module, k: Tensor, v: Tensor, *, cache_tag: str, start_token: int) -> None:
+    def attend_pieces(
+        self, module: nn.Module, k: Tensor, v: Tensor, *, cache_tag: str, start_token: int
+    ) -> Iterator[tuple[Tensor, Tensor]]:
+        """What attend_view() gives, in pieces along the tokens; only the latest piece need be alive. Raises as it does,
+        before the first piece."""
+        return iter([self.attend_view(module, k, v, cache_tag=cache_tag, start_token=start_token)])
+
+    def put_current_kv(
+        self, module: nn.Module, k: Tensor, v: Tensor, *, cache_tag: str, start_token: int
+    ) -> tuple[Tensor, Tensor]:
         """Hold k, v of a full denoising step as the provisional chunk, replacing an earlier one. Takes ownership.
 
-        Raises as append_self_kv().
+        Returns k, v as they are held. Raises as append_self_kv(), NonFiniteError excepted.
         """
-        self._writable(module, k, v, cache_tag, start_token)
-        by_tag = self._working.setdefault(self.block_index(module), {})
-        by_tag[cache_tag] = WorkingChunk(owned(k), owned(v), start_token)
+        entry = self._writable(module, k, v, cache_tag, start_token)
+        chunk = self._hold(entry, k.detach(), v.detach(), start_token)
+        self._working.setdefault(self.block_index(module), {})[cache_tag] = chunk
+        return chunk.k, chunk.v
 
     def scatter_current_kv(
         self, module: nn.Module, index: Tensor, k: Tensor, v: Tensor, *, cache_tag: str, start_token: int
     ) -> tuple[Tensor, Tensor]:
         """Overwrite rows index (int64 [M], unique) of the provisional chunk by k, v [B, M, n, d]; returns all its rows.
 
-        The rows go to fresh tensors: whoever holds the earlier ones keeps them unchanged. Raises CacheNotFilledError
-        without a full put_current_kv() of this chunk, SelectionError, KVSpecMismatchError, GradientStoreError.
+        Raises CacheNotFilledError without a full put_current_kv() of this chunk, SelectionError, KVSpecMismatchError,
+        GradientStoreError.
         """
-        self._lookup(self._self_kv, module, cache_tag)
+        entry = self._lookup(self._self_kv, module, cache_tag)
         chunk = self._working.get(self.block_index(module), {}).get(cache_tag)
         if chunk is None or chunk.start_token != start_token:
             held = "none" if chunk is None else f"the chunk at token {chunk.start_token}"
@@ -116,8 +142,7 @@ class BaseKVCacheEngine(KVStorage):
         check_selection(index, chunk.k.shape[1], chunk.k.device, self.debug)
         check_kv(self.spec(cache_tag), k, v, tokens=index.numel())
         check_storable(k, v)
-        chunk.k = chunk.k.index_copy(1, index, k.detach())
-        chunk.v = chunk.v.index_copy(1, index, v.detach())
+        self._overwrite(entry, chunk, index, k.detach(), v.detach())
         return chunk.k, chunk.v
 
     def get_current_kv(self, module: nn.Module, *, cache_tag: str) -> tuple[Tensor, Tensor]:
@@ -131,12 +156,13 @@ class BaseKVCacheEngine(KVStorage):
     def truncate(self, cache_tag: str, end_token: int) -> None:
         """Drop committed chunks at or after end_token, and provisional ones, on all blocks.
 
-        Raises ChunkBoundaryError, with nothing dropped, unless a chunk ends at end_token (or it is 0) on every block.
+        Raises ChunkBoundaryError, with nothing dropped, unless a chunk ends at end_token (or it is 0) on every block,
+        EvictedError if what comes before it has left the window.
         """
         self.spec(cache_tag)
         entries = {block: by_tag[cache_tag] for block, by_tag in self._self_kv.items() if cache_tag in by_tag}
         for block, entry in entries.items():
-            _check_boundary(entry, end_token, f"block {block}, tag {cache_tag!r}")
+            self._check_cut(entry, end_token, f"block {block}, tag {cache_tag!r}")
         for entry in entries.values():
             self._cut(entry, end_token)
             entry.ends = [end for end in entry.ends if end <= end_token]
@@ -150,23 +176,58 @@ class BaseKVCacheEngine(KVStorage):
         if start_token != entry.len:
             what = "double store" if start_token < entry.len else "gap"
             raise ChunkOrderError(f"{where}: {what}: chunk at token {start_token}, {entry.len} tokens are committed")
-        if spec.capacity_tokens is not None and entry.len + k.shape[1] > spec.capacity_tokens:
-            raise CapacityExceededError(
-                f"{where}: {entry.len} tokens + a chunk of {k.shape[1]} exceed the capacity of {spec.capacity_tokens}"
-            )
+        self._check_room(entry, spec, k.shape[1], where)
         return entry
 
+    def _check_room(self, entry: SelfEntry, spec: KVSpec, tokens: int, where: str) -> None:
+        """Raise CapacityExceededError unless a chunk of so many tokens fits behind the committed ones."""
+        if spec.capacity_tokens is not None and entry.len + tokens > spec.capacity_tokens:
+            raise CapacityExceededError(
+                f"{where}: {entry.len} tokens + a chunk of {tokens} exceed the capacity of {spec.capacity_tokens}"
+            )
+
+    def _check_cut(self, entry: SelfEntry, end_token: int, where: str) -> None:
+        _check_boundary(entry, end_token, where)
+
+    def _past(self, entry: SelfEntry, where: str, start_token: int, tokens: int) -> tuple[list[Tensor], list[Tensor]]:
+        """The committed K and V that a chunk of so many tokens at start_token sees, as pieces in attention order."""
+        return self._prefix(entry, where, start_token)
+
     def _prefix(self, entry: SelfEntry, where: str, end_token: int) -> tuple[list[Tensor], list[Tensor]]:
+        self._check_prefix(entry, where, end_token)
+        return self._visible(entry, end_token)
+
+    def _check_prefix(self, entry: SelfEntry, where: str, end_token: int) -> None:
         if end_token > 0 and entry.len == 0:
             raise CacheNotFilledError(f"{where}: {end_token} earlier tokens expected, none is stored")
         if end_token > entry.len:
             raise ChunkOrderError(f"{where}: gap: {end_token} earlier tokens expected, {entry.len} are stored")
         _check_boundary(entry, end_token, where)
-        return self._visible(entry, end_token)
+
+    def check_frames(self, frames_per_chunk: int, frames: int) -> None:
+        """Raise UserError where this engine cannot serve a video of so many latent frames."""
+        return None
+
+    def share(self, frames: int, head_dim: int, item: int) -> float:
+        """Device bytes of a video of so many latent frames / what raw K/V of ``item`` bytes a number take."""
+        return 1.0
+
+    def past_frames(self, start_frame: int, frames: int) -> int:
+        """Rotary position, in latent frames, of the first of ``frames`` current frames that start at start_frame."""
+        return start_frame
+
+    def _hold(self, entry: SelfEntry, k: Tensor, v: Tensor, start_token: int) -> WorkingChunk:
+        """The provisional chunk of k and v."""
+        return WorkingChunk(owned(k), owned(v), start_token)
+
+    def _overwrite(self, entry: SelfEntry, chunk: WorkingChunk, index: Tensor, k: Tensor, v: Tensor) -> None:
+        """Put rows into the provisional chunk; here into fresh tensors, so that whoever holds the earlier ones keeps
+        them."""
+        chunk.k, chunk.v = chunk.k.index_copy(1, index, k), chunk.v.index_copy(1, index, v)
 
     @abstractmethod
     def _commit(self, entry: SelfEntry, k: Tensor, v: Tensor) -> None:
-        """Hold one more chunk. k and v are the engine's own; the caller extends entry.ends."""
+        """Hold one more chunk, detached; the caller extends entry.ends."""
 
     @abstractmethod
     def _visible(self, entry: SelfEntry, end_token: int) -> tuple[list[Tensor], list[Tensor]]:
@@ -178,6 +239,6 @@ def _check_boundary(entry: SelfEntry, end_token: int, where: str) -> None:
         raise ChunkBoundaryError(f"{where}: no chunk ends at token {end_token} (chunks end at {entry.ends})")
 
 
-def _join(pieces: list[Tensor]) -> Tensor:
+def join(pieces: list[Tensor]) -> Tensor:
     """One concatenation, and none for a single piece."""
     return pieces[0] if len(pieces) == 1 else torch.cat(pieces, dim=1)

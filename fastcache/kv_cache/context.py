@@ -52,6 +52,17 @@ class CausalContext:
         return self.cur_start_frame * self.frame_seqlen
 
     @property
+    def rope_start(self) -> tuple[int, bool]:
+        """Rotary time position of the first frame, and whether it is relative to the visible window.
+
+        Raises ContextError if the branches count differently."""
+        engines = self.cache_engines.values()
+        found = {(e.past_frames(self.cur_start_frame, self.num_frames), e.relative) for e in engines}
+        if len(found) > 1:
+            raise ContextError(f"the engines of {', '.join(self.cache_engines)} count rotary positions differently")
+        return next(iter(found), (self.cur_start_frame, False))
+
+    @property
     def num_tokens(self) -> int:
         return self.num_frames * self.frame_seqlen
 

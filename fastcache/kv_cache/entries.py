@@ -3,17 +3,23 @@
 Shapes: B batch, N tokens, n heads, d head dim. K is already rotated, at absolute positions.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field, fields
+from math import isfinite
 
 import torch
 from torch import Tensor
 
-from fastcache.kv_cache.errors import GradientStoreError, KVSpecMismatchError, SelectionError
+from fastcache.kv_cache.errors import GradientStoreError, KVSpecMismatchError, NonFiniteError, SelectionError
 
 
 @dataclass(frozen=True)
 class KVSpec:
-    """What every K and V of one cache_tag looks like. capacity_tokens None: unbounded; cross_len 0: no cross K/V."""
+    """What every K and V of one cache_tag looks like.
+
+    capacity_tokens None: unbounded; cross_len 0: no cross K/V; frame_tokens: tokens of a latent frame, for engines that
+    count in frames.
+    """
 
     batch_size: int
     num_heads: int
@@ -22,6 +28,7 @@ class KVSpec:
     device: torch.device | str
     capacity_tokens: int | None = None
     cross_len: int = 0
+    frame_tokens: int | None = None
 
     def __post_init__(self) -> None:
         # a tensor on "cuda" says "cuda:0": resolve the index once, or no tensor would ever match
@@ -45,6 +52,11 @@ class SelfEntry:
     def len(self) -> int:
         """Committed tokens, evicted ones included."""
         return self.ends[-1] if self.ends else 0
+
+    def tensors(self) -> Iterator[Tensor]:
+        """Everything held in the memory of the device that attends."""
+        yield from self.k
+        yield from self.v
 
 
 @dataclass
@@ -86,6 +98,16 @@ def check_storable(k: Tensor, v: Tensor) -> None:
     """Raise GradientStoreError if storing k, v would cut them out of a running autograd graph."""
     if torch.is_grad_enabled() and (k.requires_grad or v.requires_grad):
         raise GradientStoreError("K/V that require grad cannot be stored: run the store pass under torch.no_grad()")
+
+
+def check_finite(k: Tensor, v: Tensor, where: str, debug: bool = False) -> None:
+    """Raise NonFiniteError if k or v holds NaN or infinity: one bad token would reach every later chunk.
+
+    Values are read only where that needs no host sync (CPU) or in debug mode.
+    """
+    for name, x in (("K", k), ("V", v)):
+        if (debug or x.device.type == "cpu") and not all(isfinite(float(end)) for end in x.aminmax()):
+            raise NonFiniteError(f"{where}: {name} holds NaN or infinity and is not stored")
 
 
 def check_selection(index: Tensor, num_tokens: int, device: torch.device | str, debug: bool = False) -> None:

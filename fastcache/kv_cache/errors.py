@@ -45,6 +45,14 @@ class CapacityExceededError(KVCacheError):
     """The chunk does not fit into the capacity of the spec."""
 
 
+class EvictedError(KVCacheError):
+    """Tokens that this position must see have left the window."""
+
+
+class NonFiniteError(KVCacheError):
+    """K or V to be committed holds NaN or infinity."""
+
+
 class PositionOutOfRangeError(KVCacheError):
     """A token position lies beyond the rotary table. Raised by the model."""
 

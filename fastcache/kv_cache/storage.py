@@ -60,13 +60,15 @@ class KVStorage(Registration, ABC):
         """Give every registered block an empty self entry and, with cross_len, a zero cross entry, where it has none.
 
         Returns whether anything was created. Raises KVSpecMismatchError if the tag has another spec, unless
-        on_mismatch="realloc", which releases this tag (no other) first; UnregisteredModuleError with no module.
+        on_mismatch="realloc", which releases this tag (no other) first, or if this engine cannot serve the spec;
+        UnregisteredModuleError with no module.
         """
         if on_mismatch not in ("error", "realloc"):
             raise ValueError(f"on_mismatch {on_mismatch!r} is neither error nor realloc")
         blocks = self.block_indices
         if not blocks:
             raise UnregisteredModuleError("no attention module is registered; register the model's modules first")
+        self._check_spec(spec)
         differences = self._specs[cache_tag].differences(spec) if cache_tag in self._specs else []
         if differences and on_mismatch == "error":
             raise KVSpecMismatchError(f"cache_tag {cache_tag!r} is allocated otherwise: {'; '.join(differences)}")
@@ -168,12 +170,20 @@ class KVStorage(Registration, ABC):
 
     def _tensors(self, cache_tag: str) -> Iterator[Tensor]:
         for entry in self._of(self._self_kv, cache_tag):
-            yield from entry.k
-            yield from entry.v
+            yield from entry.tensors()
         for cross in self._of(self._cross_kv, cache_tag):
             yield from (cross.k, cross.v)
         for chunk in self._of(self._working, cache_tag):
             yield from (chunk.k, chunk.v)
+
+    def host_bytes(self, cache_tag: str | None = None) -> int:
+        """Bytes of self K/V held elsewhere than on the device that attends: in pinned memory or in a file."""
+        self._named(cache_tag)
+        return 0
+
+    def _check_spec(self, spec: KVSpec) -> None:
+        """Raise KVSpecMismatchError where this engine cannot serve the spec."""
+        return None
 
     @abstractmethod
     def _new_entry(self, spec: KVSpec) -> SelfEntry:

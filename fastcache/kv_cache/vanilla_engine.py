@@ -11,7 +11,7 @@ Lifecycle and errors: base.py.
 from torch import Tensor
 
 from fastcache.kv_cache.base import BaseKVCacheEngine
-from fastcache.kv_cache.entries import KVSpec, SelfEntry
+from fastcache.kv_cache.entries import KVSpec, SelfEntry, owned
 
 
 class VanillaKVCacheEngine(BaseKVCacheEngine):
@@ -21,8 +21,8 @@ class VanillaKVCacheEngine(BaseKVCacheEngine):
         return SelfEntry()
 
     def _commit(self, entry: SelfEntry, k: Tensor, v: Tensor) -> None:
-        entry.k.append(k)
-        entry.v.append(v)
+        entry.k.append(owned(k))
+        entry.v.append(owned(v))
 
     def _visible(self, entry: SelfEntry, end_token: int) -> tuple[list[Tensor], list[Tensor]]:
         count = sum(end <= end_token for end in entry.ends)

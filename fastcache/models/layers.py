@@ -61,8 +61,13 @@ class SelfAttention(Attention):
 
     def forward(self, x: Tensor, rope: Tensor, plan: AttentionPlan) -> Tensor:
         q, k, v = self.split(self.norm_q(self.q(x))), self.split(self.norm_k(self.k(x))), self.split(self.v(x))
-        q, k = apply_rope(q, rope, self.rope_dtype), apply_rope(k, rope, self.rope_dtype)
+        q = self.rotate(q, rope)
+        k = k if plan.raw_keys else self.rotate(k, rope)
         return self.o(plan.self_attention(self, q, k, v))
+
+    def rotate(self, x: Tensor, rope: Tensor) -> Tensor:
+        """Rows of x [B, M, n, d] rotated by their rows of a rotary table [M, 2, d / 2]."""
+        return apply_rope(x, rope, self.rope_dtype)
 
 
 class CrossAttention(Attention):

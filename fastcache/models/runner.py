@@ -35,9 +35,12 @@ class BlockRunner:
             self.control = pad(tokens, (0, 0, 0, self.grid.tokens - tokens.shape[1]))
         self.e, self.e0 = dit.embed_time(t)
         config = dit.config
-        self.rope = rope_table(
-            config.dim // config.num_heads, self.grid, ctx.cur_start_frame, config.rope_theta, latent.device
-        )
+        past, relative = ctx.rope_start
+        first = 0 if relative else past
+        grid = self.grid._replace(frames=past - first + self.grid.frames)
+        table = rope_table(config.dim // config.num_heads, grid, first, config.rope_theta, latent.device)
+        self.rope = table[-self.grid.tokens :]
+        self.window_rope = table if relative else None
 
     def full(self) -> Tensor:
         return self._blocks(None)
@@ -79,7 +82,7 @@ class BlockRunner:
         if sel is not None:
             x, rope, ctx = x[:, sel], rope[sel], replace(ctx, sel=sel)
             control = None if control is None else control[:, sel]
-        rows, plan = Rows(self.grid, sel), CachedAttention(ctx)
+        rows, plan = Rows(self.grid, sel), CachedAttention(ctx, self.window_rope)
         return run_blocks(
             self.dit, x, control, self.e0, rows, rope, self.context, plan, None if features is None else watch
         )

@@ -16,6 +16,8 @@ from fastcache.step import Grid
 class TeacherForcing:
     """Attention plan over tokens [clean chunks but the last | noisy chunks], chunk by chunk instead of by a mask."""
 
+    raw_keys = False
+
     def __init__(self, chunks: int, chunk_tokens: int):
         self.chunks, self.size = chunks, chunk_tokens
 
