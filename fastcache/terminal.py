@@ -172,7 +172,7 @@ def table(rows: Iterable[Mapping[str, Any]]) -> None:
             row["label"] + (" (ref)" if is_reference else ""), *cells, _cell(row, "psnr", "{:.2f}"), row["signature"]
         )
     screen = console()
-    screen.print(made, width=max(screen.width, WIDTH), crop=False)
+    screen.print(made, width=max(screen.width, WIDTH) if screen.is_terminal else 4 * WIDTH, crop=False)
 
 
 def _cell(row: Mapping[str, Any], name: str, form: str) -> str:

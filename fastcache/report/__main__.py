@@ -8,7 +8,8 @@ from pathlib import Path
 from fastcache import terminal
 from fastcache.errors import UserError
 from fastcache.report import figures, tables
-from fastcache.report.load import load
+from fastcache.report.groups import Group
+from fastcache.report.load import Run, load
 from fastcache.report.page import write_page
 from fastcache.report.study import Study
 from fastcache.results import check_writable, write_text
@@ -20,6 +21,7 @@ examples:
   python -m fastcache.report --baseline "reuse FxxF"           differences against a run
   python -m fastcache.report --wandb entity/project            a W&B report of the same runs
 """
+MOST_ROWS = 100  # of a table on a terminal
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -65,7 +67,10 @@ def tell(study: Study) -> None:
         if len(study.groups) > 1:
             terminal.say(f"\n{g.told}")
         best = set(study.fronts(g))
-        terminal.table(run.scores | {"label": run["label"] + g.options[run.signature] + " *" * (run.signature in best)} for run in g.runs)
+        kept = g.runs if len(g.runs) <= MOST_ROWS else [r for r in g.runs if r not in g.compared or r.signature in best]
+        terminal.table(run.scores | {"label": _label(g, run, best)} for run in kept)
+        if len(kept) < len(g.runs):
+            terminal.say(f"{len(g.runs) - len(kept)} more runs, none of them on the front: see table.csv")
         if base is not None:
             terminal.say(f"baseline {base['label']} ({base.signature})")
     terminal.say("* nothing beats it in both LPIPS and forward fraction")
@@ -73,6 +78,11 @@ def tell(study: Study) -> None:
         terminal.say(line)
     if notes := study.found.notes:
         terminal.say(f"{len(notes)} not finished: {'; '.join(notes[:3])}{'; ...' if len(notes) > 3 else ''}")
+
+
+def _label(g: Group, run: Run, best: set[str]) -> str:
+    star = " *" if run.signature in best and run in g.compared else ""
+    return f"{run['label']}{g.options[run.signature]}{star}"
 
 
 def write(study: Study, folder: Path, budget: int) -> None:

@@ -20,6 +20,7 @@ TITLES = {
 }
 HEATMAPS = 12  # runs drawn in the static figure
 MOST_LINES = 20
+COLUMNS = 4  # of decision maps
 
 
 def draw(group: Group, folder: Path, stem: str) -> list[Path]:
@@ -27,7 +28,8 @@ def draw(group: Group, folder: Path, stem: str) -> list[Path]:
     import matplotlib
 
     matplotlib.use("agg")
-    with matplotlib.rc_context({"svg.hashsalt": "fastcache", "font.size": 9, "axes.spines.right": False, "axes.spines.top": False}):
+    style = {"svg.hashsalt": "fastcache", "svg.fonttype": "none", "font.size": 9}
+    with matplotlib.rc_context(style | {"axes.spines.right": False, "axes.spines.top": False}):
         made = {"pareto": _pareto(group), "chunks": _chunks(group), "decisions": _decisions(group)}
         return [path for name, figure in made.items() if figure for path in _save(figure, folder, stem + name)]
 
@@ -49,7 +51,7 @@ def _save(figure: Any, folder: Path, name: str) -> list[Path]:
 def _figure(width: float, height: float) -> Any:
     from matplotlib.figure import Figure
 
-    return Figure(figsize=(width, height), layout="constrained")
+    return Figure(figsize=(width, height))  # placed by hand: an automatic layout draws everything twice
 
 
 def _pareto(group: Group) -> Any:
@@ -57,23 +59,22 @@ def _pareto(group: Group) -> Any:
     if not group.compared:
         return None
     figure = _figure(12, 9)
-    grid = figure.subplots(2, 2)
+    grid = figure.subplots(2, 2, gridspec_kw={"hspace": 0.2, "wspace": 0.16})
     handles: dict[str, Any] = {}
     for row, quality in zip(grid, ("lpips", "psnr"), strict=True):
         for axes, cost in zip(row, ("speedup", "forward_fraction"), strict=True):
             handles |= _scatter(axes, group, cost, quality)
-    shown = list(handles.items())[:MOST_LINES]
-    figure.legend([h for _, h in shown], [n for n, _ in shown], loc="outside lower center", ncols=4, frameon=False)
+    _legend(figure, list(handles.values())[:MOST_LINES], list(handles)[:MOST_LINES])
     return figure
 
 
 def _scatter(axes: Any, group: Group, cost: str, quality: str) -> dict[str, Any]:
     handles = {}
-    for schedule, top in group.ceilings.items():
+    for top, schedules in group.ceilings.items():
         where = top if cost == "speedup" else 1 / top
         axes.axvline(where, color="0.85", linewidth=1, zorder=0)
         axes.annotate(
-            schedule, (where, 1), xycoords=("data", "axes fraction"), rotation=90, va="top", ha="right", fontsize=7, color="0.55"
+            " ".join(schedules), (where, 1), xycoords=("data", "axes fraction"), rotation=90, va="top", ha="right", fontsize=7, color="0.55"
         )
     colour = colours(group)
     for i, (name, runs) in enumerate(group.lines.items()):
@@ -87,14 +88,23 @@ def _scatter(axes: Any, group: Group, cost: str, quality: str) -> dict[str, Any]
         handles[name] = axes.scatter(x, y, s=26, marker=MARKS[i % len(MARKS)], color=colour[name], label=name, zorder=3)
     best = [r for r in front(group.compared, cost, quality) if r[quality] is not None]
     axes.scatter([r[cost] for r in best], [r[quality] for r in best], s=90, facecolors="none", edgecolors="0.2", zorder=4)
-    for run in group.noise:
-        if run[quality] is not None:
+    low, high = axes.get_ylim()
+    for run in group.noise:  # another seed is far off most plots
+        if run[quality] is not None and low < run[quality] < high:
             axes.axhline(run[quality], color="0.6", linestyle=":", linewidth=1)
     axes.set_xlabel(TITLES[cost])
     axes.set_ylabel(TITLES[quality])
     if cost == "forward_fraction":
         axes.invert_xaxis()
     return handles
+
+
+def _legend(figure: Any, handles: Sequence[Any], names: Sequence[str]) -> None:
+    """Below everything, in as many columns as the names leave room for."""
+    columns = max(1, min(5, 150 // (max(map(len, names), default=0) + 8)))
+    rows, height = -(-len(names) // columns), figure.get_figheight()
+    figure.legend(handles, names, loc="lower center", ncols=columns, frameon=False)
+    figure.subplots_adjust(left=0.06, right=0.985, top=1 - 0.15 / height, bottom=(0.65 + 0.2 * rows) / height)
 
 
 def _is_mask(runs: Sequence[Run]) -> bool:
@@ -115,7 +125,7 @@ def _chunks(group: Group) -> Any:
         axes.set_xlabel("chunk")
         axes.set_ylabel(TITLES[quality])
         axes.xaxis.get_major_locator().set_params(integer=True)
-    figure.legend(*figure.axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=4, frameon=False)
+    _legend(figure, *figure.axes[0].get_legend_handles_labels())
     return figure
 
 
@@ -124,18 +134,20 @@ def _decisions(group: Group) -> Any:
     maps = [(run, fractions) for run in shown_runs(group) if (fractions := heat(run)) is not None]
     if not maps:
         return None
-    rows = -(-len(maps) // 4)
-    figure = _figure(12, 2.4 * rows + 0.4)
-    grid = figure.subplots(rows, 4, squeeze=False).ravel()
-    for axes in grid[len(maps) :]:
-        axes.set_visible(False)
-    for axes, (run, fractions) in zip(grid, maps, strict=False):
-        picture = axes.imshow(np.array(fractions).T, vmin=0, vmax=1, cmap="viridis", aspect="auto")
-        axes.set_title(run["label"], fontsize=8)
-        axes.set_xlabel("chunk", fontsize=7)
-        axes.set_ylabel("step", fontsize=7)
-        axes.set_yticks(range(len(fractions[0])))
-    figure.colorbar(picture, ax=list(grid), label="computed", shrink=0.8)
+    chunks, steps = max(len(f) for _, f in maps), max(len(f[0]) for _, f in maps)
+    wide, high, rows = chunks + 1, steps + 2, -(-len(maps) // COLUMNS)
+    picture = np.full((rows * high, COLUMNS * wide), np.nan)  # all maps in one picture: fast to draw
+    figure = _figure(12, 0.3 * high * rows + 0.4)
+    axes = figure.subplots()
+    for i, (run, fractions) in enumerate(maps):
+        y, x = i // COLUMNS * high + 1, i % COLUMNS * wide
+        picture[y : y + len(fractions[0]), x : x + len(fractions)] = np.array(fractions).T
+        axes.text(x - 0.5, y - 0.7, run["label"] + group.options[run.signature], fontsize=8, va="bottom")
+    shown = axes.imshow(picture, vmin=0, vmax=1, cmap="viridis", aspect="auto", interpolation="nearest")
+    axes.set_axis_off()
+    axes.text(-0.5, rows * high - 0.6, "across: chunks; down: steps", fontsize=8, color="0.4", va="bottom")
+    figure.subplots_adjust(left=0.02, right=0.96, top=1, bottom=0.02)
+    figure.colorbar(shown, ax=axes, label="share of tokens computed", pad=0.01, fraction=0.03)
     return figure
 
 

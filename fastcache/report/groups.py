@@ -56,7 +56,12 @@ class Group:
     @cached_property
     def varying(self) -> list[str]:
         """Axes on which these runs differ (a missing value does not tell two runs apart)."""
-        return [name for name in AXES if len({v for r in self.runs if (v := axis(r, name)) is not None}) > 1]
+        return _varying(self.runs)
+
+    @cached_property
+    def told_apart(self) -> list[str]:
+        """Axes that tell two lines apart."""
+        return [name for name in _varying(self.compared) if name in LINE and name != "method"]
 
     @cached_property
     def options(self) -> dict[str, str]:
@@ -68,13 +73,13 @@ class Group:
             keys = sorted({key for options in flat.values() for key in options})
             differ = [key for key in keys if len({json.dumps(o.get(key), sort_keys=True) for o in flat.values()}) > 1]
             for signature, options in flat.items():
-                told[signature] = "".join(f" {key}={options.get(key)}" for key in differ)
+                told[signature] = "".join(f" {k}={options[k]}" for k in differ if options.get(k) is not None)
         return told
 
     def name(self, run: Run) -> str:
         """The name of the line that a run lies on: its method and what else sets it apart, dial and schedule aside."""
         label = "euler" if run["label"] == "euler" else run["method"]
-        extra = [key for key in LINE if key in self.varying and key != "method" and axis(run, key) is not None]
+        extra = [key for key in self.told_apart if axis(run, key) is not None]
         shown = [f"{key} {axis(run, key)}" if key in ("seed", "store") else str(axis(run, key)) for key in extra]
         return ", ".join([f"{label}{self.options[run.signature]}", *dict.fromkeys(shown)])
 
@@ -100,9 +105,13 @@ class Group:
         return [run for run in self.runs if not run.is_reference and run not in self.noise]
 
     @cached_property
-    def ceilings(self) -> dict[str, float]:
-        """The top speed-up of each schedule, the store pass counted as the runs count it."""
-        return {run["schedule"]: run["ceiling"] for run in sorted(self.runs, key=lambda r: r["ceiling"])}
+    def ceilings(self) -> dict[float, list[str]]:
+        """The schedules that have a top speed-up, by it; the store pass is counted as the runs count it."""
+        found: dict[float, list[str]] = {}
+        for run in sorted(self.compared, key=lambda r: (r["ceiling"], r["schedule"])):
+            names = found.setdefault(round(run["ceiling"], 6), [])
+            names += [run["schedule"]] * (run["schedule"] not in names)
+        return found
 
     @cached_property
     def machines(self) -> list[str]:
@@ -169,6 +178,11 @@ def _short(name: str, value: Any) -> str:
     return text if len(text) <= 32 else f"{text[:12]}..."
 
 
+def _varying(runs: Iterable[Run]) -> list[str]:
+    kept = list(runs)
+    return [name for name in AXES if len({v for r in kept if (v := axis(r, name)) is not None}) > 1]
+
+
 def _flat(node: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     """A method's options as dotted names, without its dial, its fit and the class it is."""
     found: dict[str, Any] = {}
@@ -180,13 +194,11 @@ def _flat(node: dict[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def _fit(run: Run) -> dict[str, Any]:
-    """What was asked of a fit, or, of a fit that was given, its numbers."""
+    """What was asked of a fit beyond the usual; a fit that was named has an axis of its own."""
     signed = (run.settings.get("rescale") or {}).get("signed")
-    if not isinstance(signed, dict):
-        return {}
-    if "coefficients" in signed:
-        return {"rescale.fit": " ".join(f"{c:.3g}" for c in signed["coefficients"])}
-    return {f"rescale.{key}": signed[key] for key in ("degree", "gate") if key in signed}
+    asked = signed if isinstance(signed, dict) else {}
+    ungated = {"rescale.gate": False} if asked.get("gate") is False else {}
+    return {"rescale.degree": asked.get("degree")} | ungated
 
 
 def setting(value: Any) -> str:

@@ -69,12 +69,14 @@ class Run:
 
 @dataclass
 class Found:
-    """``broken``: files that cannot be used, each named; ``notes``: what is not finished, which is no fault."""
+    """``broken``: files that cannot be used, each named; ``notes``: what is not finished, which is no
+    fault. ``twice``: the same settings in two folders. ``known``: runs by signature and reference."""
 
     runs: list[Run] = field(default_factory=list)
     broken: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     twice: list[tuple[Run, Run]] = field(default_factory=list)
+    known: dict[tuple[str, str], Run] = field(default_factory=dict)
 
 
 def load(roots: Sequence[Path]) -> Found:
@@ -133,15 +135,11 @@ def _take(folder: Path, found: Found) -> None:
         found.broken.append(f"{folder / 'trace.json'} is missing or damaged: the run is shown without its decisions")
     when = str(done["time"]) if isinstance(done, dict) and "time" in done else None
     run = Run(folder, scores, settings, trace, when)
-    former = next((other for other in found.runs if _same(other, run)), None)
-    if former is None:
+    former = found.known.setdefault((run.signature, run["reference"]), run)
+    if former is run:
         found.runs.append(run)
     elif former.path.resolve() != run.path.resolve():
         found.twice.append((former, run))
-
-
-def _same(one: Run, other: Run) -> bool:
-    return one.signature == other.signature and one["reference"] == other["reference"]
 
 
 def _scores(path: Path) -> dict[str, Any]:

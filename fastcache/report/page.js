@@ -97,10 +97,10 @@ function scatter(cost, quality) {
   const box = make("figure");
   if (!points.length) return box;
   const floors = runs.filter((r) => r.kind === "noise" && r[quality] !== null && !(log && r[quality] <= 0));
-  const tops = group().ceilings.map(([name, top]) => [name, cost === "speedup" ? top : 1 / top]);
-  const used = new Set(points.map((r) => r.axes.schedule));
-  const near = tops.filter(([name]) => used.has(name));
-  const ys = [...points, ...floors].map((r) => r[quality]);
+  const used = new Set(points.map((r) => r.schedule));
+  const tops = group().ceilings.map(([top, names]) => [names.filter((name) => used.has(name)).join(" "), cost === "speedup" ? top : 1 / top]);
+  const near = tops.filter(([names]) => names);
+  const ys = points.map((r) => r[quality]);
   const plot = frame([...points.map((r) => r[cost]), ...near.map((t) => t[1])], ys,
     { reverse: cost === "forward_fraction", log, xtitle: TITLES[cost], ytitle: TITLES[quality] });
   const { svg, px, py } = plot;
@@ -108,7 +108,7 @@ function scatter(cost, quality) {
     svg.append(make("line", { x1: px(where), x2: px(where), y1: plot.top, y2: plot.bottom, stroke: "#d8dce2", class: "ceiling" }));
     svg.append(make("text", { "text-anchor": "end", transform: `translate(${px(where) - 3} ${plot.top}) rotate(-90)` }, name));
   }
-  for (const run of floors)
+  for (const run of floors.filter((r) => py(r[quality]) > plot.top && py(r[quality]) < plot.bottom)) // another seed is far off most plots
     svg.append(make("line", { x1: plot.left, x2: plot.right, y1: py(run[quality]), y2: py(run[quality]), stroke: "#9aa3af", "stroke-dasharray": "2 3" }));
   for (const line of new Set(points.map((r) => r.line))) {
     const own = front(points.filter((r) => r.line === line), cost, quality);

@@ -68,8 +68,7 @@ def _data(study: Study, clips: Clips) -> dict[str, Any]:
 
 
 def _group(study: Study, g: Group, clips: Clips, protocols: dict[str, int]) -> dict[str, Any]:
-    usual = Counter(str(by.get("commit")) for run in g.runs for by in run.made_by).most_common(1)
-    commit = usual[0][0] if usual else "None"
+    usual = Counter(commit for run in g.runs for commit in _commits(run)).most_common(1)
     place = {name: i for i, name in enumerate(g.lines)}
     media = {key(run): clips.of(run) for run in in_order(g.compared, study.fronts(g))}
     runs = []
@@ -82,10 +81,14 @@ def _group(study: Study, g: Group, clips: Clips, protocols: dict[str, int]) -> d
             _run(run, g)
             | {"kind": kind, "line": name, "colour": COLOURS[look % len(COLOURS)], "mark": look % MARKS}
             | {"protocol": protocol, "clips": media.get(key(run), [])}
-            | {"hollow": bool(run.made_by) and all(str(by.get("commit")) != commit for by in run.made_by)}
+            | {"hollow": bool(usual) and usual[0][0] not in _commits(run)}
         )
     axes = {name: list(dict.fromkeys(setting(axis(run, name)) for run in ordered(g.runs))) for name in g.varying}
     return {"told": g.told, "axes": axes, "ceilings": list(g.ceilings.items()), "runs": runs}
+
+
+def _commits(run: Run) -> set[str]:
+    return {str(by.get("commit")).removesuffix("-dirty") for by in run.made_by}
 
 
 def _run(run: Run, g: Group) -> dict[str, Any]:
@@ -96,6 +99,7 @@ def _run(run: Run, g: Group) -> dict[str, Any]:
         "label": run["label"] + g.options[run.signature],
         "signature": run.signature,
         "reference": run["reference"],
+        "schedule": run["schedule"],
         "exact": run.scores.get("psnr_why") == "identical",
         "axes": {name: setting(axis(run, name)) for name in g.varying},
         **{name: run.scores.get(name) for name in numbers},

@@ -68,7 +68,7 @@ def _ranks(ranking: Ranking) -> str:
         "best schedule counts), fixed masks between masks; computing everything ends every line, nothing is extrapolated. "
         "Behind: difference from the best line, prompt by prompt.</p>"
     )
-    form = "{:.4f}"
+    form = "{:.5f}"
     rows = []
     for fraction, ranked in ranking.at.items():
         for one in ranked:

@@ -77,6 +77,11 @@ class Study:
             if len(g.machines) > 1:
                 machines = ", ".join(g.machines)
                 lines.append(f"speed-ups come from {len(g.machines)} machines{name}: {machines}; compare forward fractions")
+            if beyond := [r for r in g.compared if r["speedup"] is not None and r["speedup"] > 1.05 * r["ceiling"]]:
+                lines.append(
+                    f"{len(beyond)} runs are faster than their schedule allows{name}: they or their reference were timed "
+                    "on a busy machine; compare forward fractions"
+                )
             if len(g.commits) > 1:
                 lines.append(f"runs come from {len(g.commits)} commits{name}: {', '.join(g.commits)}")
         for one, other in self.found.twice:

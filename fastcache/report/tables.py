@@ -51,7 +51,7 @@ def worst_chunk(run: Run) -> str:
     return f"{idx} ({value:.4f})"
 
 
-def interval(estimate: Estimate | None, form: str = "{:+.4f}") -> str:
+def interval(estimate: Estimate | None, form: str = "{:+.5f}") -> str:
     """ "+0.0031 [+0.0020, +0.0042]" """
     if estimate is None:
         return "-"
