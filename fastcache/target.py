@@ -45,7 +45,11 @@ def expand(argv: Sequence[str]) -> tuple[list[str], str | None]:
     said = (
         f"{asked[0]}: {run['label']}, of {len(usable)} finished runs in {root}: measured {run['speedup']:.2f}x, forward "
         f"fraction {run['forward_fraction']:.3f}, LPIPS {lpips} over {run['num_videos']} videos ({run.signature}); "
-        + ("the best quality at that speed or faster" if name == "target_speedup" else "the fastest of that quality or better")
+        + (
+            "the best quality at that speed or faster"
+            if name == "target_speedup"
+            else "the fastest of that quality or better"
+        )
     )
     return [*rest, *words], said
 
@@ -118,7 +122,9 @@ def _words(run: Run, s: Mapping[str, Any], rest: Sequence[str]) -> list[str]:
     made = _composed([*rest, *words])["method"]
     skipped = ("_target_", "rescale", *DIALS)
     return words + [
-        f"method.{key}={json.dumps(value)}" for key, value in there.items() if key not in skipped and made.get(key) != value
+        f"method.{key}={json.dumps(value)}"
+        for key, value in there.items()
+        if key not in skipped and made.get(key) != value
     ]
 
 

@@ -57,7 +57,9 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--to", metavar="DIR", default="report", help="where the report goes (default: report)")
     parser.add_argument("--baseline", metavar="RUN", help="signature, folder name or label (default: a fixed mask)")
     parser.add_argument("--video-mb", metavar="MB", type=float, default=24, help="videos in the page, MB (default: 24)")
-    parser.add_argument("--wandb", metavar="ENTITY/PROJECT", nargs="?", const="fastcache", help="build a W&B report too")
+    parser.add_argument(
+        "--wandb", metavar="ENTITY/PROJECT", nargs="?", const="fastcache", help="build a W&B report too"
+    )
     return parser.parse_args(argv)
 
 
@@ -67,10 +69,10 @@ def tell(study: Study) -> None:
         if len(study.groups) > 1:
             terminal.say(f"\n{g.told}")
         best = set(study.fronts(g))
-        kept = g.runs if len(g.runs) <= MOST_ROWS else [r for r in g.runs if r not in g.compared or r.signature in best]
+        kept = sorted(g.runs, key=lambda r: (r.signature not in best, r in g.compared))[:MOST_ROWS]
         terminal.table(run.scores | {"label": _label(g, run, best)} for run in kept)
         if len(kept) < len(g.runs):
-            terminal.say(f"{len(g.runs) - len(kept)} more runs, none of them on the front: see table.csv")
+            terminal.say(f"{len(g.runs) - len(kept)} more runs, the front is shown: all are in table.csv")
         if base is not None:
             terminal.say(f"baseline {base['label']} ({base.signature})")
     terminal.say("* nothing beats it in both LPIPS and forward fraction")

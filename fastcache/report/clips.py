@@ -45,7 +45,13 @@ class Clips:
         found = []
         for place, idx in picks(run):
             entry = run["per_video"][idx]
-            clip = {"place": place, "idx": idx, "prompt": entry["prompt"], "lpips": entry["lpips"], "psnr": entry["psnr"]}
+            clip = {
+                "place": place,
+                "idx": idx,
+                "prompt": entry["prompt"],
+                "lpips": entry["lpips"],
+                "psnr": entry["psnr"],
+            }
             found.append(clip | self._source(run.mp4(idx)))
         return found
 

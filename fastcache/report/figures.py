@@ -74,7 +74,14 @@ def _scatter(axes: Any, group: Group, cost: str, quality: str) -> dict[str, Any]
         where = top if cost == "speedup" else 1 / top
         axes.axvline(where, color="0.85", linewidth=1, zorder=0)
         axes.annotate(
-            " ".join(schedules), (where, 1), xycoords=("data", "axes fraction"), rotation=90, va="top", ha="right", fontsize=7, color="0.55"
+            " ".join(schedules),
+            (where, 1),
+            xycoords=("data", "axes fraction"),
+            rotation=90,
+            va="top",
+            ha="right",
+            fontsize=7,
+            color="0.55",
         )
     colour = colours(group)
     for i, (name, runs) in enumerate(group.lines.items()):
@@ -83,11 +90,15 @@ def _scatter(axes: Any, group: Group, cost: str, quality: str) -> dict[str, Any]
             continue
         own = [r for r in front(runs, cost, quality) if r[quality] is not None]
         style = "--" if _is_mask(runs) else "-"
-        axes.plot([r[cost] for r in own], [r[quality] for r in own], style, color=colour[name], linewidth=1.2, alpha=0.7)
+        axes.plot(
+            [r[cost] for r in own], [r[quality] for r in own], style, color=colour[name], linewidth=1.2, alpha=0.7
+        )
         x, y = zip(*points, strict=True)
         handles[name] = axes.scatter(x, y, s=26, marker=MARKS[i % len(MARKS)], color=colour[name], label=name, zorder=3)
     best = [r for r in front(group.compared, cost, quality) if r[quality] is not None]
-    axes.scatter([r[cost] for r in best], [r[quality] for r in best], s=90, facecolors="none", edgecolors="0.2", zorder=4)
+    axes.scatter(
+        [r[cost] for r in best], [r[quality] for r in best], s=90, facecolors="none", edgecolors="0.2", zorder=4
+    )
     low, high = axes.get_ylim()
     for run in group.noise:  # another seed is far off most plots
         if run[quality] is not None and low < run[quality] < high:

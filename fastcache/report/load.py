@@ -173,7 +173,9 @@ def _wrong(scores: Any) -> Iterator[str]:
     if not isinstance(videos, list) or not videos:
         yield "per_video is missing"
         return
-    good = all(isinstance(v, dict) and {"prompt", "seed", "lpips", "psnr", "ssim", "per_chunk"} <= v.keys() for v in videos)
+    good = all(
+        isinstance(v, dict) and {"prompt", "seed", "lpips", "psnr", "ssim", "per_chunk"} <= v.keys() for v in videos
+    )
     if not good or not all(isinstance(v["per_chunk"], dict) for v in videos):
         yield "an entry of per_video is incomplete"
 

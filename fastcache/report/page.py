@@ -2,7 +2,6 @@
 
 import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -158,5 +157,3 @@ def _head(column: Any) -> str:
 
 def _rounded(value: float | None) -> float | None:
     return None if value is None else float(f"{value:.5g}")
-
-

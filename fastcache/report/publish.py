@@ -22,8 +22,8 @@ def publish(study: Study, project: str) -> str:
     """
     entity, _, name = project.rpartition("/")
     _library()
-    _check_login()
     try:
+        _check_login()
         report = build(study, name, entity or _default_entity())
         report.save()
         return str(report.url)
@@ -40,7 +40,10 @@ def build(study: Study, project: str, entity: str) -> Any:
     runset = _runset(wr, study, project, entity)
     blocks: list[Any] = [wr.P(text) for text in _words(study)]
     blocks += [wr.H2("Quality against cost"), wr.PanelGrid(runsets=[runset], panels=_scatters(wr))]
-    blocks += [wr.H2("Quality per chunk"), wr.PanelGrid(runsets=[_runset(wr, study, project, entity)], panels=_curves(wr))]
+    blocks += [
+        wr.H2("Quality per chunk"),
+        wr.PanelGrid(runsets=[_runset(wr, study, project, entity)], panels=_curves(wr)),
+    ]
     blocks += [wr.H2("Videos"), wr.PanelGrid(runsets=[_runset(wr, study, project, entity)], panels=[_media(wr)])]
     blocks += [wr.H2("Differences from the baseline"), wr.MarkdownBlock(_differences(study))]
     return wr.Report(project=project, entity=entity or "offline", title=TITLE, blocks=blocks, width="fluid")
@@ -82,7 +85,9 @@ def _runset(wr: Any, study: Study, project: str, entity: str) -> Any:
     filters = f"Metric('displayName') in {names!r}"
     order = [wr.OrderBy(name=wr.SummaryMetric("forward_fraction"), ascending=False)]
     visible = ["run:displayName", *(f"summary:{name}" for name in COLUMNS)]
-    return wr.Runset(**where, name="runs", filters=filters, order=order, pinned_columns=visible[:1], visible_columns=visible)
+    return wr.Runset(
+        **where, name="runs", filters=filters, order=order, pinned_columns=visible[:1], visible_columns=visible
+    )
 
 
 def _scatters(wr: Any) -> list[Any]:
@@ -117,7 +122,9 @@ def _curves(wr: Any) -> list[Any]:
 
 def _media(wr: Any) -> Any:
     keys = ["sheet", *(f"video_{i}" for i in range(3))]
-    return wr.MediaBrowser(title="reference | run | difference", media_keys=keys, num_columns=2, layout=wr.Layout(w=24, h=16))
+    return wr.MediaBrowser(
+        title="reference | run | difference", media_keys=keys, num_columns=2, layout=wr.Layout(w=24, h=16)
+    )
 
 
 def _words(study: Study) -> list[str]:
@@ -132,7 +139,11 @@ def _differences(study: Study) -> str:
         if base is None:
             continue
         found = study.paired(g)["lpips"]
-        rows = [f"| {r['label']} | {r['forward_fraction']:.3f} | {interval(found[r.signature])} |" for r in g.compared if r.signature in found]
+        rows = [
+            f"| {r['label']} | {r['forward_fraction']:.3f} | {interval(found[r.signature])} |"
+            for r in g.compared
+            if r.signature in found
+        ]
         head = f"{g.told}\n\n" if g.told else ""
         title = f"| run | forward fraction | LPIPS against {base['label']} |\n|---|---|---|\n"
         parts.append(head + title + "\n".join(rows))

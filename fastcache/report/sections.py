@@ -83,7 +83,10 @@ def _noise(floors: Sequence[Floor]) -> str:
     if not floors:
         how = "method=none schedule=FFFF seed=1 reference=SIGNATURE, or the reference again under another outputs="
         return f"{head}<p>Not measured: make {how}, and name both folders.</p>"
-    rows = [[escape(f.what), *(_shown(v) for v in (f.lpips, f.ssim)), "exact" if f.identical else _shown(f.psnr, 2)] for f in floors]
+    rows = [
+        [escape(f.what), *(_shown(v) for v in (f.lpips, f.ssim)), "exact" if f.identical else _shown(f.psnr, 2)]
+        for f in floors
+    ]
     return head + table(["what", "LPIPS", "SSIM", "PSNR, dB"], rows)
 
 
@@ -120,11 +123,18 @@ def _fit(path: Path) -> str:
 
 def protocol(study: Study) -> str:
     """What the columns mean, and the rules of each group; page.js adds the provenance of the chosen runs."""
-    meanings = "".join(f"<li><b>{c.title}</b> ({c.key}): {escape(c.meaning)}; {c.better} is better</li>" for c in COLUMNS)
-    parts = [f"<ul>{meanings}</ul>", "<p>Every number is read from scores.json of a run's folder; chosen runs are listed below with theirs.</p>"]
+    meanings = "".join(
+        f"<li><b>{c.title}</b> ({c.key}): {escape(c.meaning)}; {c.better} is better</li>" for c in COLUMNS
+    )
+    parts = [
+        f"<ul>{meanings}</ul>",
+        "<p>Every number is read from scores.json of a run's folder; chosen runs are listed below with theirs.</p>",
+    ]
     for i, g in enumerate(study.groups):
         text = escape(json.dumps(g.protocol, indent=1, ensure_ascii=False))
-        parts.append(f'<details data-group="{i}"><summary>rules that these runs share</summary><pre>{text}</pre></details>')
+        parts.append(
+            f'<details data-group="{i}"><summary>rules that these runs share</summary><pre>{text}</pre></details>'
+        )
     return "\n".join(parts)
 
 

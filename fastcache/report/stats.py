@@ -179,9 +179,7 @@ def _ranked(here: Mapping[str, tuple[str, np.ndarray]], metric: str) -> list[Ran
     rows = [here[line][1] for line in lines]
     values = estimates(rows)
     behind = estimates([row - best for row in rows])
-    return [
-        Ranked(line, here[line][0], values[i], behind[i], i + 1) for i, line in enumerate(lines)
-    ]
+    return [Ranked(line, here[line][0], values[i], behind[i], i + 1) for i, line in enumerate(lines)]
 
 
 class Floor(NamedTuple):
@@ -230,5 +228,3 @@ def _frames(run: Run, idx: int) -> np.ndarray | None:
             return np.asarray(file["frames"])
     except (OSError, ValueError, KeyError):
         return None
-
-

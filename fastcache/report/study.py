@@ -76,7 +76,9 @@ class Study:
             name = f" ({g.told})" if g.told else ""
             if len(g.machines) > 1:
                 machines = ", ".join(g.machines)
-                lines.append(f"speed-ups come from {len(g.machines)} machines{name}: {machines}; compare forward fractions")
+                lines.append(
+                    f"speed-ups come from {len(g.machines)} machines{name}: {machines}; compare forward fractions"
+                )
             if beyond := [r for r in g.compared if r["speedup"] is not None and r["speedup"] > 1.05 * r["ceiling"]]:
                 lines.append(
                     f"{len(beyond)} {'run is faster than its' if len(beyond) == 1 else 'runs are faster than their'} schedule "

@@ -25,7 +25,9 @@ COLUMNS = (
     Column("forward_fraction", "forward", "{:.3f}", "the same over all forwards, store passes included", "lower"),
     Column("ceiling", "ceiling", "{:.2f}x", "top DiT speed-up of the schedule, store pass counted", "higher"),
     Column("speedup", "speedup", "{:.2f}x", "measured DiT wall time, reference / run", "higher"),
-    Column("speedup_e2e", "end to end", "{:.2f}x", "measured wall time from prompt to frames, reference / run", "higher"),
+    Column(
+        "speedup_e2e", "end to end", "{:.2f}x", "measured wall time from prompt to frames, reference / run", "higher"
+    ),
     Column("method_bytes", "method MB", "{:.2f}", "kept by the cache method, at its most", "lower"),
     Column("lpips", "LPIPS", "{:.4f}", "mean over videos, against the reference", "lower"),
     Column("ssim", "SSIM", "{:.4f}", "mean over videos, against the reference", "higher"),
