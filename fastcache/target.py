@@ -1,4 +1,4 @@
-"""`target_speedup=1.4` or `max_lpips=0.05`: method, dial and schedule picked from the finished runs in outputs=. No torch.
+"""`target_speedup=1.4` or `max_lpips=0.05`: method, dial and schedule picked from the finished runs. No torch.
 
 Only settings that were run are picked, never something between two of them.
 """
@@ -43,8 +43,9 @@ def expand(argv: Sequence[str]) -> tuple[list[str], str | None]:
     words = _words(run, settings, rest)
     lpips = "not measured" if run["lpips"] is None else f"{run['lpips']:.4f}"
     said = (
-        f"{asked[0]}: {run['label']}, of {len(usable)} finished runs in {root}: measured {run['speedup']:.2f}x, forward "
-        f"fraction {run['forward_fraction']:.3f}, LPIPS {lpips} over {run['num_videos']} videos ({run.signature}); "
+        f"{asked[0]}: {run['label']}, of {len(usable)} finished runs in {root}: measured {run['speedup']:.2f}x, "
+        f"forward fraction {run['forward_fraction']:.3f}, LPIPS {lpips} over {run['num_videos']} videos "
+        f"({run.signature}); "
         + (
             "the best quality at that speed or faster"
             if name == "target_speedup"
@@ -70,10 +71,10 @@ def _composed(words: Sequence[str]) -> dict[str, Any]:
     from fastcache.config import plan
     from fastcache.settings import resolve
 
-    (job,) = plan(words).jobs or [None]
-    if job is None:
+    jobs = plan(words).jobs
+    if jobs is None:
         raise UserError("a target picks a run to make; leave --cfg and --info out")
-    return resolve(job.cfg, job.choices)
+    return resolve(jobs[0].cfg, jobs[0].choices)
 
 
 def _study(root: Path, name: str) -> list[Run]:
@@ -104,8 +105,8 @@ def _pick(runs: Sequence[Run], name: str, limit: float, root: Path, s: Mapping[s
     if not good:
         reach = f"{best['speedup']:.2f}x" if name == "target_speedup" else f"LPIPS {best['lpips']:.4f}"
         raise UserError(
-            f"{name}={limit:g}: the {len(scored)} finished runs in {root} do not cover it; the nearest is {best['label']} "
-            f"with {reach}. {_hint(s)}"
+            f"{name}={limit:g}: the {len(scored)} finished runs in {root} do not cover it; the nearest is "
+            f"{best['label']} with {reach}. {_hint(s)}"
         )
     if name == "target_speedup":
         return min(good, key=lambda run: (run["lpips"], -run["speedup"]))
@@ -133,7 +134,7 @@ def _rescale(run: Run) -> list[str]:
     asked, choice = run.settings.get("rescale") or {}, run.settings["choices"].get("rescale", "auto")
     if choice == "file" and asked.get("used"):
         return [f"rescale={asked['used']['path']}"]
-    signed = asked.get("signed") if isinstance(asked.get("signed"), dict) else {}
+    signed: Mapping[str, Any] = asked["signed"] if isinstance(asked.get("signed"), dict) else {}
     degree = [f"rescale.degree={signed['degree']}"] if signed.get("degree") is not None else []
     return [f"rescale={choice}"] * (choice != "auto") + degree + ["rescale.gate=false"] * (signed.get("gate") is False)
 

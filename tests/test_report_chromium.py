@@ -17,16 +17,19 @@ PROBE = """
 <script>
 addEventListener("load", () => setTimeout(async () => {
   const count = (selector) => document.querySelectorAll(selector).length;
-  const first = { points: count("#plots .point"), fronts: count("#plots svg:first-of-type .front"), heat: count("#maps .heat"),
+  const first = { points: count("#plots .point"), heat: count("#maps .heat"),
     curves: count("#curves svg"), videos: count("#videos video"), count: document.getElementById("count").textContent };
   const chip = [...document.querySelectorAll("#filters .chip")].find((c) => c.textContent === "motioncache");
   chip.click();
-  const filtered = { points: count("#plots .point"), rows: [...document.querySelectorAll("#runs tbody tr")].filter((r) => !r.hidden).length };
+  const shown = [...document.querySelectorAll("#runs tbody tr")].filter((row) => !row.hidden);
+  const filtered = { points: count("#plots .point"), rows: shown.length };
   chip.click();
   document.getElementById("play").click();
   await new Promise((done) => setTimeout(done, 700));
-  const times = [...document.querySelectorAll("#videos video")].map((v) => [v.currentTime, v.error && v.error.message, v.videoWidth]);
-  document.body.append(Object.assign(document.createElement("pre"), { id: "probe", textContent: JSON.stringify({ first, filtered, times }) }));
+  const videos = [...document.querySelectorAll("#videos video")];
+  const times = videos.map((v) => [v.currentTime, v.error && v.error.message, v.videoWidth]);
+  const told = JSON.stringify({ first, filtered, times });
+  document.body.append(Object.assign(document.createElement("pre"), { id: "probe", textContent: told }));
 }, 1500));
 </script>
 """

@@ -31,7 +31,9 @@ def test_differences_are_paired_by_prompt(tmp_path):
     """Prompts differ far more than the methods do: only pairs show the difference."""
     hard = [0.1, 0.5, 0.9, 0.3]
     write_run(tmp_path, "reuse", None, "FxxF", 0.6, hard)
-    write_run(tmp_path, "teacache", 0.3, "FxxF", 0.6, [v - d for v, d in zip(hard, (0.010, 0.011, 0.012, 0.009))])
+    write_run(
+        tmp_path, "teacache", 0.3, "FxxF", 0.6, [v - d for v, d in zip(hard, (0.010, 0.011, 0.012, 0.009), strict=True)]
+    )
     study = of(tmp_path)
     (estimate,) = study.paired(study.groups[0])["lpips"].values()
     assert estimate.mean == pytest.approx(-0.0105) and estimate.high < -0.008 and estimate.clear

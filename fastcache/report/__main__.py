@@ -1,4 +1,4 @@
-"""`python -m fastcache.report [outputs...]`: a table here, and report/ with one page, figures, CSV and LaTeX. No torch."""
+"""`python -m fastcache.report [outputs...]`: a table here; one page, figures, CSV and LaTeX in report/. No torch."""
 
 import argparse
 import sys

@@ -47,7 +47,7 @@ function details(runs) {
   const hint = () => make("p", { class: "faint" }, "No run chosen: click one in a plot or in the table.");
   byId("maps").replaceChildren(...(runs.length ? runs.map(heat) : [hint()]));
   byId("curves").replaceChildren(...["lpips", "psnr"].map((quality) => curve(runs, quality)));
-  byId("curvelegend").replaceChildren(...runs.map((run) => key({ ...run, mark: 0, hollow: false, key: null, colour: curveColour(runs, run) }, run.label, false)));
+  byId("curvelegend").replaceChildren(...runs.map((run) => key({ ...run, mark: 0, hollow: false, key: null, colour: curveColour(runs, run) }, run.label + (run.line.match(/, .*/) || [""])[0], false)));
   byId("provenance").replaceChildren(...runs.map((run) => {
     const box = make("details", {}, make("summary", {}, `${run.label} (${run.signature})`));
     box.append(make("pre", {}, JSON.stringify(run.provenance, null, 1) + "\n" + JSON.stringify(data.protocols[run.protocol], null, 1)));
@@ -70,6 +70,7 @@ function gallery(run) {
     if (clip.src) {
       const video = make("video", { src: clip.src, playsinline: "", preload: "auto" });
       video.muted = true;
+      video.addEventListener("loadedmetadata", () => where(leader()));
       card.append(video);
     } else card.append(clip.href ? make("a", { href: clip.href }, "over the budget: open the file") : make("span", { class: "faint" }, "no mp4 in the folder"));
     card.append(make("figcaption", {}, `${clip.place} (${clip.idx}): ${clip.prompt}; LPIPS ${shown(clip.lpips)}, PSNR ${shown(clip.psnr)}`));

@@ -28,7 +28,7 @@ def draw(group: Group, folder: Path, stem: str) -> list[Path]:
     import matplotlib
 
     matplotlib.use("agg")
-    style = {"svg.hashsalt": "fastcache", "svg.fonttype": "none", "font.size": 9}
+    style: dict[Any, Any] = {"svg.hashsalt": "fastcache", "svg.fonttype": "none", "font.size": 9}
     with matplotlib.rc_context(style | {"axes.spines.right": False, "axes.spines.top": False}):
         made = {"pareto": _pareto(group), "chunks": _chunks(group), "decisions": _decisions(group)}
         return [path for name, figure in made.items() if figure for path in _save(figure, folder, stem + name)]

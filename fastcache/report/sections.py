@@ -30,7 +30,10 @@ def problems(study: Study) -> str:
 
 def statistics(study: Study) -> str:
     """Per group: differences against the baseline, ranks at equal cost, the noise floor."""
-    method = f"Intervals: {CONFIDENCE:.0%} percentile bootstrap over prompts, {RESAMPLES} resamples, seed 0; none from fewer than three prompts."
+    method = (
+        f"Intervals: {CONFIDENCE:.0%} percentile bootstrap over prompts, {RESAMPLES} resamples, seed 0; none from "
+        "fewer than three prompts."
+    )
     parts = [f'<p class="faint">{method}</p>']
     for i, g in enumerate(study.groups):
         inner = _paired(study, g) + _ranks(study.rank(g)) + _noise(study.noise(g))
@@ -64,9 +67,9 @@ def _ranks(ranking: Ranking) -> str:
     if not ranking.at:
         return head + "<p>No two lines reach a common forward fraction.</p>"
     note = (
-        '<p class="faint">Lines are interpolated per prompt between neighbouring runs, along the dial for each schedule (the '
-        "best schedule counts), fixed masks between masks; computing everything ends every line, nothing is extrapolated. "
-        "Behind: difference from the best line, prompt by prompt.</p>"
+        '<p class="faint">Lines are interpolated per prompt between neighbouring runs, along the dial for each '
+        "schedule (the best schedule counts), fixed masks between masks; computing everything ends every line, nothing is "
+        "extrapolated. Behind: difference from the best line, prompt by prompt.</p>"
     )
     form = "{:.5f}"
     rows = []

@@ -41,8 +41,8 @@ def estimates(rows: Sequence[np.ndarray]) -> list[Estimate]:
         data = np.stack([rows[i] for i in places])
         low, high = _interval(data) if length > 2 else (None, None)
         for j, place in enumerate(places):
-            bounds = (None, None) if low is None or high is None else (float(low[j]), float(high[j]))
-            found[place] = Estimate(float(data[j].mean()), *bounds, length)
+            ends = (None, None) if low is None or high is None else (float(low[j]), float(high[j]))
+            found[place] = Estimate(float(data[j].mean()), ends[0], ends[1], length)
     return [found[i] for i in range(len(rows))]
 
 

@@ -80,9 +80,10 @@ class Study:
                     f"speed-ups come from {len(g.machines)} machines{name}: {machines}; compare forward fractions"
                 )
             if beyond := [r for r in g.compared if r["speedup"] is not None and r["speedup"] > 1.05 * r["ceiling"]]:
+                who = "run is faster than its" if len(beyond) == 1 else "runs are faster than their"
                 lines.append(
-                    f"{len(beyond)} {'run is faster than its' if len(beyond) == 1 else 'runs are faster than their'} schedule "
-                    f"allows{name}: the run or its reference was timed on a busy machine; compare forward fractions"
+                    f"{len(beyond)} {who} schedule allows{name}: the run or its reference was timed on a "
+                    "busy machine; compare forward fractions"
                 )
             if len(g.commits) > 1:
                 lines.append(f"runs come from {len(g.commits)} commits{name}: {', '.join(g.commits)}")
