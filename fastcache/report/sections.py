@@ -68,8 +68,8 @@ def _ranks(ranking: Ranking) -> str:
         return head + "<p>No two lines reach a common forward fraction.</p>"
     note = (
         '<p class="faint">Lines are interpolated per prompt between neighbouring runs, along the dial for each '
-        "schedule (the best schedule counts), fixed masks between masks; computing everything ends every line, nothing is "
-        "extrapolated. Behind: difference from the best line, prompt by prompt.</p>"
+        "schedule (the best schedule counts), fixed masks between masks; computing everything ends every line, nothing "
+        "is extrapolated. Behind: difference from the best line, prompt by prompt.</p>"
     )
     form = "{:.5f}"
     rows = []
