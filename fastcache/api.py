@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from fastcache import catalog, fits
+from fastcache import catalog, fits, guidance
 from fastcache.build import build
 from fastcache.errors import UserError
 from fastcache.kv_cache import VanillaKVCacheEngine
@@ -36,12 +37,15 @@ class Video:
         return chunk_frames(len(self.frames), len(self.rollout.chunks))
 
 
-def load_model(name: str = "tiny_t2v", weights: str | None = None, device: str = "cpu", dtype: str = "float32") -> Any:
-    """A model of conf/model/ with its own weights, or those of a file, and a default engine in each branch.
+def load_model(
+    name: str = "tiny_t2v", weights: str | None = None, device: str = "cpu", dtype: str = "float32", **options: Any
+) -> Any:
+    """A model of conf/model/ with its own weights, or those of a file, and a default engine in each branch; ``options``
+    take the place of those in its YAML.
 
     Raises UserError on an unknown name and on weights that are missing, damaged or of another shape.
     """
-    node = catalog.load("model", name)
+    node = catalog.load("model", name) | options
     own = node.pop("weights", None)
     return build_model(node, weights or (own and str(catalog.HERE / own)), device, dtype)
 
@@ -51,6 +55,14 @@ def build_model(node: Mapping[str, Any], weights: str | None, device: str, dtype
     model = build(node, weights=weights, device=device, dtype=getattr(torch, dtype))
     model.dit.set_kv_engines(lambda branch: VanillaKVCacheEngine())
     return model
+
+
+def prepare(node: Mapping[str, Any], prompts: Sequence[str], device: str, dtype: str) -> None:
+    """Let a model whose text encoder is large encode prompts before the model itself is loaded; others have no need."""
+    ready = getattr(import_module(str(node["_target_"]).rpartition(".")[0]), "prepare", None)
+    if ready is not None:
+        options = {key: value for key, value in node.items() if key != "_target_"}
+        ready(prompts, device, getattr(torch, dtype), **options)
 
 
 def load_fit(name: str) -> Rescale:
@@ -85,23 +97,26 @@ def generate(
     ``method`` defaults to no caching, ``sampler`` to the few-step one. Noise is addressed by (seed, idx, chunk, step);
     what the prompt leaves open is drawn from seed + idx. ``image`` uint8 [H, W, 3] is the first frame for an I2V model,
     ``control`` uint8 [T, H, W, 3] the control video for a VACE model, both in frames of ``model.frame_size``.
-    ``guidance_scale`` above 1 adds a pass for ``negative_prompt`` (None: no words), whose method decides for itself or,
-    with ``guidance_decisions="shared"``, computes what the positive pass decided to.
-    Raises UserError on a prompt or sizes the model cannot take.
+    ``guidance_scale`` above 1 adds a pass for ``negative_prompt`` (None: no words) to every forward, and the flow is
+    negative + scale * (positive - negative); see VideoModel.negative. The second pass has K/V and a method of its own,
+    which decides for itself or, with ``guidance_decisions="shared"``, computes what the first decided to.
+    Raises UserError on a prompt, sizes or a scale that the model cannot take.
     """
+    guidance_scale = guidance.check(guidance_scale, negative_prompt, guidance_decisions)
     sampler = FewStep(frames_per_chunk=model.frames_per_chunk) if sampler is None else sampler
     method = NoCache() if method is None else method
     forced = parse_schedule(schedule, sampler.num_steps)
     condition = model.condition(prompt, seed + idx, frames, image=image, control=control)
-    methods, negative = {"pos": method}, None
+    methods, negative, known = {"pos": method}, None, 0
     if guidance_scale > 1:
         methods = for_guidance(method, guidance_decisions == "shared")
-        negative = model.negative(condition, negative_prompt, seed + idx)
+        negative, known = model.negative(condition, negative_prompt, seed + idx), method.nonfinite_events
     draw = Noise(seed).of(idx)
     made = rollout(
         model, methods, sampler, forced, condition, frames, draw, on_step, negative=negative, guidance=guidance_scale
     )
-    method.nonfinite_events += sum(other.nonfinite_events for other in methods.values() if other is not method)
+    if negative is not None:
+        method.nonfinite_events += methods["neg"].nonfinite_events - known
     began = perf_counter()
     with torch.inference_mode():
         decoded = model.decode(made.latents)

@@ -31,6 +31,7 @@ one fit from the samples of several, probed on other prompts or with other seeds
 """
 
 IDLE = {"method", "schedule", "thresh", "interval", "engine", "metric", "reference", "experiment", "tracking", "retry"}
+IDLE |= {"image", "control", "guidance_scale", "negative_prompt", "guidance_decisions"}
 
 OnVideo = Callable[[int, int], None]
 """Called after each video with (videos done, videos in all)."""
@@ -119,7 +120,9 @@ def settings(argv: Sequence[str]) -> tuple[Settings, fits.Asked]:
 
     keys = {word.partition("=")[0] for word in argv}
     if idle := keys & IDLE:
-        raise UserError(f"calibration computes every step in full; it has no use for {', '.join(sorted(idle))}")
+        raise UserError(
+            f"calibration computes every step in full, without guidance; it has no use for {', '.join(sorted(idle))}"
+        )
     ours = ["method=calibrate"]
     ours += [] if keys & {"prompts", "prompt"} else ["prompts=calibration"]
     ours += [] if "seed" in keys else [f"seed={PROBE_SEED}"]
@@ -177,9 +180,11 @@ def merge(words: Sequence[str]) -> Path:
 def _make(s: Settings, asked: fits.Asked, wanted: dict[str, Any], path: Path) -> None:
     from fastcache.build import build
     from fastcache.make import get_model
+    from fastcache.preflight import check_loadable
     from fastcache.results import check_writable
 
     build(s["method"])  # refuses an unknown indicator
+    check_loadable(s)
     model, sampler = get_model(s), build(s["sampler"])
     for idx, prompt in enumerate(s["prompts"]):
         model.condition(prompt, s["seed"] + idx, s["frames"])

@@ -19,18 +19,8 @@ GROUPS = ("model", "engine", "method", "sampler", "rescale", "prompts", "metric"
 KEYS = (
     *GROUPS,
     *("schedule", "prompt", "indicator", "num_videos", "frames", "seed", "image", "control", "weights"),
-    *(
-        "guidance_scale",
-        "negative_prompt",
-        "guidance_decisions",
-        "device",
-        "dtype",
-        "outputs",
-        "force",
-        "retry",
-        "dry",
-        "reference",
-    ),
+    *("guidance_scale", "negative_prompt", "guidance_decisions"),
+    *("device", "dtype", "outputs", "force", "retry", "dry", "reference"),
 )
 
 

@@ -12,7 +12,8 @@ class Condition:
     ``prompt_embeds`` [B, text_len, text_dim], zero rows past the prompt. I2V: ``image_embeds``
     [B, image_len, image_dim] for cross-attention, and ``channels`` [B, F, in_dim - out_dim, H, W], mask and image
     latents that every forward joins to its latent; ``store_channels`` take their place in store passes where given.
-    VACE: ``control`` [B, F, vace_in_dim, H, W]. F are the frames of the whole video.
+    VACE: ``control`` [B, F, vace_in_dim, H, W]. F are the frames of the whole video; frames that the control is short
+    of are zeros, as in FastGen.
     """
 
     prompt_embeds: Tensor

@@ -16,8 +16,10 @@ from omegaconf.errors import OmegaConfBaseException
 
 from fastcache.catalog import CONF, DIALS, GROUPS, KEYS, closest, methods, options, shown, unknown
 from fastcache.errors import UserError
+from fastcache.shown import KINDS
 
 FILE_GROUPS = ("prompts", "rescale")  # groups whose value may be the path of a file
+PROSE = ("prompt", "negative_prompt")  # keys whose value is free text
 
 
 class Job(NamedTuple):
@@ -79,10 +81,13 @@ def compose_job(overrides: Sequence[str]) -> Job:
 
 
 def _rewrite(word: str, dirs: Sequence[Path]) -> list[str]:
-    """Hydra's spelling of an option whose value is free text (prompt=) or may be a path (prompts=, rescale=)."""
+    """Hydra's spelling of an option whose value is free text (PROSE) or may be a path."""
     key, equals, value = word.partition("=")
-    if key == "prompt" and equals and value != "null":
-        return [f"prompt={_quoted(value)}"]
+    if key in PROSE and equals and value != "null":
+        return [f"{key}={_quoted(value)}"]
+    if key in KINDS and value not in ("", "null"):
+        paths = [value] if Path(value).expanduser().exists() else value.split(",")
+        return [f"{key}={','.join(map(_quoted, paths))}"]
     if key not in FILE_GROUPS or not equals:
         return [word]
     values, names = value.split(","), options(key, dirs)

@@ -5,9 +5,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from fastcache.ages import Ages
 from fastcache.condition import Condition
+from fastcache.errors import UserError
 from fastcache.kv_cache import CausalContext, KVSpec
 from fastcache.noise import Draw
 from fastcache.sampler import Sampler
@@ -35,13 +37,23 @@ class Forwards:
         self.device, self.dtype = weight.device, weight.dtype
         self.timesteps = sampler.timesteps.tolist()
         self.seconds = 0.0
-        self.condition = condition
         picture = condition.image_embeds
         picture = None if picture is None else picture.to(self.device)
         self.context = dit.encode_context(condition.prompt_embeds.to(self.device), picture)
+        self.channels = self._whole("channels", condition.channels)
+        self.store_channels = self._whole("store_channels", condition.store_channels)
+        self.control = None if condition.control is None else self.latent(condition.control)
 
     def latent(self, x: Tensor) -> Tensor:
         return x.to(self.device, self.dtype)
+
+    def _whole(self, name: str, given: Tensor | None) -> Tensor | None:
+        """Channels that every frame needs. Raises UserError where there are too few frames."""
+        if given is None:
+            return None
+        if given.shape[1] < self.frames:
+            raise UserError(f"the condition's {name} are of {given.shape[1]} latent frames, the video of {self.frames}")
+        return self.latent(given)
 
     def noise(self, draw: Draw, shape: tuple[int, ...], chunk_idx: int, i: int) -> Tensor:
         """The noise that enters before step i."""
@@ -87,11 +99,14 @@ class Forwards:
     def _prepare(self, x: Tensor, chunk_idx: int, timestep: float, store: bool, step_idx: int | None = None) -> Any:
         ctx = self._context(x, chunk_idx, store, step_idx)
         t = torch.full(x.shape[:2], timestep, dtype=torch.float32, device=self.device)
-        given, span = self.condition, slice(ctx.cur_start_frame, ctx.cur_start_frame + x.shape[1])
-        channels = given.store_channels if store and given.store_channels is not None else given.channels
+        span = slice(ctx.cur_start_frame, ctx.cur_start_frame + x.shape[1])
+        channels = self.store_channels if store and self.store_channels is not None else self.channels
         if channels is not None:
-            x = torch.cat((x, self.latent(channels[:, span])), dim=2)
-        control = None if given.control is None else self.latent(given.control[:, span])
+            x = torch.cat((x, channels[:, span]), dim=2)
+        control = None
+        if self.control is not None:
+            control = self.control[:, span]
+            control = pad(control, (0, 0) * 3 + (0, x.shape[1] - control.shape[1]))
         return self.dit.prepare(x, t, self.context, ctx, control)
 
     def _context(self, x: Tensor, chunk_idx: int, store: bool, step_idx: int | None = None) -> CausalContext:

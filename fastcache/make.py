@@ -4,6 +4,7 @@ import gc
 import json
 import resource
 import sys
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from pathlib import Path
 from time import perf_counter
@@ -11,11 +12,10 @@ from typing import Any
 
 import torch
 
-from fastcache import __version__, api, catalog, fits, shown, terminal
+from fastcache import __version__, api, fits, preflight, shown, terminal
 from fastcache.build import build
 from fastcache.calibrate import calibrate, keep
 from fastcache.cost import Sizes, flops_fraction
-from fastcache.errors import UserError
 from fastcache.media import SheetVideo, contact_sheet, side_by_side, write_mp4
 from fastcache.results import Folder, locked
 from fastcache.scores import Scores, check_size
@@ -26,7 +26,10 @@ SHEET_VIDEOS = 4
 
 
 def get_model(s: Settings) -> Any:
-    """The model of a run; the last one is kept, for it alone outlives a job."""
+    """The model of a run; the last one is kept, for it alone outlives a job. Its text encoder has its turn before."""
+    texts = [*s["prompts"], *(preflight.calibration_texts(s) if s["rescale"]["probe"] else [])]
+    texts += [s["negative_prompt"] or ""] if guided(s) else []
+    api.prepare(s["model"], texts, s["device"], s["dtype"])
     return _model(json.dumps([s["model"], s["weights"], s["device"], s["dtype"]], sort_keys=True))
 
 
@@ -58,10 +61,9 @@ def make_videos(s: Settings, folder: Folder, reference: Folder, title: str = "")
     api.generate(
         model, s["prompts"][0], None, sampler, s["schedule"], sampler.frames_per_chunk, **files_shown(s, model, 0)
     )
-    if 0 < model.trained_frames < s["frames"]:
-        terminal.say(f"note: {model.name} was trained on {model.trained_frames} latent frames; this goes beyond them")
-    if s["guidance_scale"] > 1 and not model.guidable:
-        terminal.say(f"note: {model.name} was not trained for guidance; its videos get no better by it")
+    for note in _notes(s, model):
+        terminal.say(f"note: {note}")
+    note_short(s, model, missing)
     chunks = s["frames"] // sampler.frames_per_chunk
     with terminal.Bar(folder.count, chunks, folder.count - len(missing), title) as bar:
         for idx in missing:
@@ -84,16 +86,35 @@ def make_videos(s: Settings, folder: Folder, reference: Folder, title: str = "")
     gc.collect()
 
 
+def _notes(s: Settings, model: Any) -> Iterator[str]:
+    """What is unusual about a run and does not keep it from being made."""
+    if 0 < model.trained_frames < s["frames"]:
+        yield f"{model.name} was trained on {model.trained_frames} latent frames; this goes beyond them"
+    if guided(s) and not model.guidable:
+        yield f"{model.name} was not trained for guidance; its videos get no better by it"
+    if guided(s) and s["rescale"]["used"]:
+        yield "rescale fits are made without guidance: thresh is about the error of a pass, not of the guided flow"
+
+
 def files_shown(s: Settings, model: Any, idx: int) -> dict[str, Any]:
     """The picture or control video that video ``idx`` is given, as frames of the model's size.
 
     Raises UserError where the model takes none of the kind and where it cannot be read.
     """
-    for kind in shown.KINDS:
-        if s[kind] and kind not in model.needs:
-            takes = " and ".join(f"{need}=" for need in model.needs) or "neither image= nor control="
-            raise UserError(f"{kind}={s[kind]['path']}: model={model.name} takes {takes}; leave {kind}= out")
-    return {kind: shown.read(kind, s[kind]["files"][idx], model.frame_size) for kind in shown.KINDS if s[kind]}
+    shown.check(s, model.needs)
+    most = model.pixel_frames(s["frames"])
+    return {kind: shown.read(kind, s[kind]["files"][idx], model.frame_size, most) for kind in shown.KINDS if s[kind]}
+
+
+def note_short(s: Settings, model: Any, videos: Sequence[int]) -> None:
+    """Say it once where control videos end before the videos do."""
+    if not s["control"]:
+        return
+    firsts = {s["control"]["files"][i]: i for i in videos}.values()
+    least, wanted = min(len(files_shown(s, model, i)["control"]) for i in firsts), model.pixel_frames(s["frames"])
+    if least < wanted:
+        path = s["control"]["path"]
+        terminal.say(f"note: control={path} has {least} of {wanted} frames; what follows them is without control")
 
 
 def use_fit(s: Settings, model: Any, sampler: Any) -> None:
@@ -104,7 +125,7 @@ def use_fit(s: Settings, model: Any, sampler: Any) -> None:
     path = fits.fit_path(Path(s["outputs"]).expanduser() / "fits", wanted, asked)
     with locked(path.with_suffix(".lock"), wait=True):
         if not path.is_file():
-            texts = catalog.load("prompts", "calibration")["texts"][: wanted["num_prompts"]]
+            texts = preflight.calibration_texts(s)
             terminal.say(f"no fit for {fits.fit_name(wanted)} yet: probing {len(texts)} calibration prompts")
             with terminal.Bar(len(texts), 1, title="probe ") as bar:
                 fit, samples = calibrate(model, sampler, texts, wanted, asked, lambda done, _: bar.count(done))

@@ -1,16 +1,19 @@
 """What can be refused before a run, or a sweep, starts; and what ``dry=true`` tells. Torch is imported when needed."""
 
 from collections.abc import Mapping, Sequence
+from importlib import import_module
+from typing import Any
 
 from omegaconf import DictConfig
 
-from fastcache import cost, fits, results, scores, terminal
+from fastcache import catalog, cost, fits, memory, results, scores, shown, terminal
 from fastcache.build import build
 from fastcache.checkpoints.files import find
 from fastcache.errors import UserError
+from fastcache.memory import size
 from fastcache.results import Folder
 from fastcache.schedule import parse_schedule
-from fastcache.settings import Settings, reference_of, resolve
+from fastcache.settings import Settings, guided, reference_of, resolve, wanted_fit
 
 ITEM = {"float32": 4, "bfloat16": 2, "float16": 2}
 
@@ -31,6 +34,7 @@ def check(todo: Sequence[Settings], local: bool) -> None:
 
     for root in {s["outputs"] for s in todo}:
         results.check_writable(root)
+    unfinished = []
     for s in todo:
         get_metrics(s)
         folder = Folder.of(s)
@@ -40,10 +44,32 @@ def check(todo: Sequence[Settings], local: bool) -> None:
         build(s["engine"])
         build(s["method"])
         parse_schedule(s["schedule"], build(s["sampler"]).num_steps)
+        check_shown(s)
         if local:
-            model = get_model(s)
-            for i, prompt in enumerate(s["prompts"]):
-                model.condition(prompt, s["seed"] + i, s["frames"], **files_shown(s, model, i))
+            check_loadable(s)
+            unfinished.append(s)
+    for s in unfinished:
+        model = get_model(s)
+        for i, prompt in enumerate(s["prompts"]):
+            condition = model.condition(prompt, s["seed"] + i, s["frames"], **files_shown(s, model, i))
+            if guided(s):
+                model.negative(condition, s["negative_prompt"], s["seed"] + i)
+
+
+def calibration_texts(s: Settings) -> list[str]:
+    """The prompts that rescale=auto would probe."""
+    return catalog.load("prompts", "calibration")["texts"][: wanted_fit(s)["num_prompts"]]
+
+
+def check_shown(s: Settings) -> None:
+    """Raise UserError where image= or control= cannot be read, or is nothing for a model of this layout."""
+    describe = getattr(_module(s), "describe", None)
+    if describe is not None and any(s[kind] for kind in shown.KINDS):
+        config, _ = describe(**_options(s))
+        shown.check(s, config.needs)
+    for kind in shown.KINDS:
+        for file in set(s[kind]["files"] if s[kind] else ()):
+            shown.read(kind, file, (8, 8), most=1)
 
 
 def external_reference(s: Settings) -> Folder | None:
@@ -66,17 +92,19 @@ def dry(s: Settings) -> None:
     results.check_writable(s["outputs"], try_it=False)
     folder = Folder.of(s)
     reference = external_reference(s) or Folder.of(reference_of(s))
-    terminal.say(terminal.header(s, folder.signature))
+    check_shown(s)
     lines = {
         "signature": folder.signature,
         "folder": f"{folder.path}  {_state(folder)}",
         "reference": f"{reference.signature}  {_state(reference)}",
         "ceiling": f"{scores.top_speed(s):.2f}x of DiT time if every step but the F ones is skipped",
         "reach": reach(s),
-        "memory": _memory(s),
+        **_memory(s),
     }
     if "rescale" in s["method"]:
         lines["rescale"] = _rescale(s)
+    lines |= {kind: s[kind]["path"] for kind in shown.KINDS if s[kind]}
+    terminal.say(terminal.header(s, folder.signature))
     for name, text in lines.items():
         terminal.say(f"  {name:<10} {text}")
 
@@ -105,24 +133,86 @@ def _state(folder: Folder) -> str:
     return "does not exist yet" if missing == folder.count else f"{missing} of {folder.count} videos missing"
 
 
-def _memory(s: Settings) -> str:
-    """K/V of one video and the weights, where the model's module can tell its sizes without building it."""
-    from importlib import import_module
+def check_loadable(s: Settings) -> None:
+    """Raise UserError where the model of a run lacks something, has no such time positions, or will not fit the device;
+    nothing is loaded. Of what does not fit, the largest setting that would is named."""
+    from fastcache.models.rope import MAX_POSITIONS
 
-    weights = [f"weights {_size(find(s['weights']['path']).size)}"] if s["weights"] else []
-    describe = getattr(import_module(s["model"]["_target_"].rpartition(".")[0]), "describe", None)
+    if ready := getattr(_module(s), "check", None):
+        given = [kind for kind in shown.KINDS if s[kind]]
+        needs = ready(weights=s["weights"] and s["weights"]["path"], shown=given, **_options(s))
+        if needs and s["rescale"]["probe"]:
+            raise UserError(
+                f"rescale=auto probes the calibration prompts, for which model={s['choices']['model']} has no "
+                f"{needs[0]}; use rescale=none, or the file of a fit"
+            )
+    if s["frames"] > MAX_POSITIONS:
+        raise UserError(f"frames={s['frames']} is more than the {MAX_POSITIONS} time positions of a Wan model")
+    if misfit := _misfit(s):
+        raise UserError(misfit)
+
+
+def planned(s: Settings, frames: int | None = None) -> memory.Estimate | None:
+    """What a run will need in memory (of other ``frames``), where the model's module tells its sizes."""
+    describe = getattr(_module(s), "describe", None)
     if describe is None:
-        return ", ".join([*weights, "K/V not known before the model is built"])
-    config, latent_shape = describe(**{key: value for key, value in s["model"].items() if key != "_target_"})
+        return None
+    config, latent_shape = describe(**_options(s))
+    around = getattr(_module(s), "around", lambda **_: memory.Around())(**_options(s))
     sizes = cost.Sizes.of(config, latent_shape, s["sampler"]["frames_per_chunk"])
-    item, chunks = ITEM[s["dtype"]], s["frames"] // s["sampler"]["frames_per_chunk"]
-    parts = [f"K/V {_size(cost.kv_bytes(sizes, chunks, item))}"]
-    method = build(s["method"])
-    if kept := method.estimate_bytes(sizes.tokens * config.dim, config.num_layers, item):
-        parts.append(f"kept by {method.name} {_size(kept)}")
-    if method.selective:
-        parts.append(f"K/V of the current chunk {_size(cost.working_bytes(sizes, item))}")
-    return ", ".join([*weights, *parts]) + " a video, estimated"
+    chunks = (frames or s["frames"]) // s["sampler"]["frames_per_chunk"]
+    return memory.estimate(sizes, chunks, ITEM[s["dtype"]], build(s["method"]), around, passes=1 + bool(guided(s)))
+
+
+def _misfit(s: Settings) -> str | None:
+    """Why the run cannot fit its device, and what would; None where it can or nobody knows."""
+    estimate, room = planned(s), memory.available(s["device"])
+    if estimate is None or room is None or estimate.peak <= room:
+        return None
+    needs = f"model={s['choices']['model']} with frames={s['frames']} needs about {size(estimate.peak)}"
+    phase = max(estimate.phases, key=lambda name: estimate.phases[name])
+    told = f"{needs} ({phase}), {s['device']} has {size(room)} left"
+    step = s["sampler"]["frames_per_chunk"]
+    for frames in range(s["frames"] - step, 0, -step):
+        fewer = planned(s, frames)
+        if fewer is not None and fewer.peak <= room:
+            return f"{told}; frames={frames} is the most that fits ({size(fewer.peak)})"
+    smaller = [] if s["dtype"] != "float32" else ["dtype=bfloat16"]
+    smaller += ["model.encode_on=cpu"] if phase.startswith("encoding") and s["device"] != "cpu" else []
+    smaller += ["model.vae_tiling=true"] if phase == "decoding" else []
+    return f"{told}; no number of frames fits. Try {' or '.join([*smaller, 'a smaller model'])}"
+
+
+def _memory(s: Settings) -> dict[str, str]:
+    """Lines on parameters and memory."""
+    told = {"weights": size(find(s["weights"]["path"]).size) + " on disk"} if s["weights"] else {}
+    e = planned(s)
+    if e is None:
+        return told | {"memory": "not known before the model is built"}
+    kv = ", ".join(f"{branch} {size(count)}" for branch, count in e.kv.items())
+    kept = [f"kept by the method {size(e.method)}"] if e.method else []
+    kept += [f"K/V of the current chunk {size(e.working)}"] if e.working else []
+    phases = ", ".join(f"{name} {size(count)}" for name, count in e.phases.items())
+    room = memory.available(s["device"])
+    left = "" if room is None else f"; {s['device']} has {size(room)} left"
+    return (
+        told
+        | {
+            "parameters": f"{e.parameters:,} in the DiT, {size(e.weights)} as {s['dtype']}",
+            "K/V": f"{kv} for {s['frames']} frames",
+            "memory": ", ".join([*kept, f"within a forward {size(e.forward)}"]) + " a video, estimated",
+            "peak": f"{size(e.peak)}: {phases}{left}",
+        }
+        | ({"fits": f"no: {misfit}"} if (misfit := _misfit(s)) else {})
+    )
+
+
+def _module(s: Settings) -> Any:
+    return import_module(s["model"]["_target_"].rpartition(".")[0])
+
+
+def _options(s: Settings) -> dict[str, Any]:
+    return {key: value for key, value in s["model"].items() if key != "_target_"}
 
 
 def _rescale(s: Settings) -> str:
@@ -130,11 +220,6 @@ def _rescale(s: Settings) -> str:
     if fit is not None:
         return fits.describe(fit).removeprefix("rescale ")
     return "a probe on the calibration prompts comes first" if s["rescale"]["probe"] else "none: raw distances"
-
-
-def _size(count: int) -> str:
-    unit, divisor = next(((u, d) for u, d in (("GB", 1e9), ("MB", 1e6)) if count >= d / 20), ("kB", 1e3))
-    return f"{count / divisor:.{2 if unit == 'GB' else 1}f} {unit}"
 
 
 def _device(name: str) -> str:

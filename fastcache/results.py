@@ -23,7 +23,9 @@ from typing import Any
 import numpy as np
 import yaml
 
+from fastcache import encoders
 from fastcache.errors import UserError
+from fastcache.files import written_aside
 from fastcache.settings import Settings, guided, number
 
 SIGNED = ("model", "engine", "sampler", "method", "schedule", "prompts", "frames", "seed", "device", "dtype")
@@ -36,6 +38,8 @@ def signed(s: Settings) -> dict[str, Any]:
     payload["weights"] = s["weights"] and s["weights"]["sha256"]
     payload["rescale"] = s["rescale"]["signed"]
     payload |= guided(s)
+    payload["model"] = {key: value for key, value in s["model"].items() if key not in encoders.OPTIONS}
+    payload |= {"encoders": s["encoders"]} if s.get("encoders") else {}
     payload |= {kind: s[kind]["sha256"] for kind in ("image", "control") if s.get(kind)}
     return _canonical(payload)
 
@@ -195,8 +199,9 @@ def differing(s: Settings, other: Mapping[str, Any]) -> list[str]:
         theirs["prompts"] = theirs["prompts"][: len(ours["prompts"])]  # more videos there do no harm
     except (KeyError, AttributeError, TypeError):
         return ["config.yaml: not readable there"]
-    keys = [key for key in ours if key not in ("method", "schedule", "engine", "rescale") and ours[key] != theirs[key]]
-    return [f"{key}: {_short(ours[key])} here, {_short(theirs[key])} there" for key in keys]
+    keys = [key for key in ours | theirs if key not in ("method", "schedule", "engine", "rescale")]
+    pairs = [(key, ours.get(key), theirs.get(key)) for key in keys]  # some keys are there only where they are used
+    return [f"{key}: {_short(here)} here, {_short(there)} there" for key, here, there in pairs if here != there]
 
 
 def check_writable(outputs: str, try_it: bool = True, name: str = "outputs=") -> None:
@@ -242,17 +247,6 @@ def write_json(path: Path, value: Any) -> None:
 def write_text(path: Path, text: str) -> None:
     with written_aside(path) as aside:
         aside.write_text(text, encoding="utf-8")
-
-
-@contextmanager
-def written_aside(path: Path) -> Iterator[Path]:
-    """A path to write to, renamed to ``path`` at the end and removed on an error."""
-    aside = path.with_name(f".{os.getpid()}.{path.name}")
-    try:
-        yield aside
-        os.replace(aside, path)
-    finally:
-        aside.unlink(missing_ok=True)
 
 
 def read_json(path: Path) -> Any:

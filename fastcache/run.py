@@ -185,6 +185,7 @@ def conclude(todo: Sequence[Settings], sweep: bool) -> int:
             done += 1
     if rows:
         terminal.table(rows.values())
+        idle.insert(0, scores.timing_doubts(rows.values()))
     for sentence in filter(None, idle):
         terminal.say(sentence)
     if sweep:

@@ -6,6 +6,7 @@ a latent that was given. Both are always full. Loop: Self-Forcing (guandeh17/Sel
 pipeline/causal_inference.py).
 """
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -29,7 +30,7 @@ class ChunkTrace:
 
     letters: str = ""  # F computed in full, P partly, R reused or forecast
     fractions: list[float] = field(default_factory=list)  # tokens computed / tokens
-    indicator: list[Any] = field(default_factory=list)  # what the method decided on (a number or several), or None
+    indicator: list[Any] = field(default_factory=list)  # what pos's method decided on (numbers), or None
     full_forwards: int = 0  # store and prefill forwards, of each cache tag
 
     @property
@@ -138,7 +139,8 @@ def rollout(
     start = perf_counter()
     told = {"pos": condition} | ({} if negative is None else {"neg": negative})
     conditions = {tag: Condition(c) if isinstance(c, Tensor) else c for tag, c in told.items()}
-    _check(model, methods, conditions, sampler, forced, frames, given)
+    _check(model, sampler, forced, frames, given)
+    _check_passes(methods, conditions, guidance)
     model.dit.clear_caches()
     videos = {
         tag: Forwards(model.dit, sampler, tag, c, frames, methods[tag].selective) for tag, c in conditions.items()
@@ -197,8 +199,6 @@ def _denoise_chunk(
 
 def _check(
     model: Any,
-    methods: Mapping[str, Any],
-    conditions: Mapping[str, Condition],
     sampler: Sampler,
     forced: tuple[bool, ...],
     frames: int,
@@ -213,10 +213,18 @@ def _check(
         raise UserError(f"frames={frames} is more than the {model.dit.max_frames} time positions of {model.name}")
     if len(forced) != sampler.num_steps or not forced[0]:
         raise UserError(f"the schedule needs {sampler.num_steps} letters, one a step, and must start with F")
+    if given is not None and (given.shape[1] % size or not 0 < given.shape[1] <= frames):
+        raise UserError(f"{given.shape[1]} given frames: expected whole chunks of {size}, at most frames={frames}")
+
+
+def _check_passes(methods: Mapping[str, Any], conditions: Mapping[str, Condition], guidance: float) -> None:
+    if not (math.isfinite(guidance) and guidance >= 1) or (guidance > 1) != ("neg" in conditions):
+        told = "with" if "neg" in conditions else "without"
+        raise UserError(f"guidance={guidance} {told} negative=: guide with both, guidance above 1; or give neither")
     if set(methods) != set(conditions):
         expected = "one for each of " + " and ".join(conditions)
         raise UserError(f"methods for {', '.join(methods) or 'no tag'}: expected {expected}")
     if len({id(method) for method in methods.values()}) < len(methods):
         raise UserError("one method instance for two cache tags; give each its own")
-    if given is not None and (given.shape[1] % size or not 0 < given.shape[1] <= frames):
-        raise UserError(f"{given.shape[1]} given frames: expected whole chunks of {size}, at most frames={frames}")
+    if len({len(condition.prompt_embeds) for condition in conditions.values()}) > 1:
+        raise UserError("condition and negative are batches of different sizes")

@@ -1,6 +1,6 @@
 """scores.json and trace.json of a run, from its videos on disk and its reference's. No torch."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from statistics import fmean, median
 from typing import Any
 
@@ -10,13 +10,15 @@ from fastcache.metrics.base import Metric
 from fastcache.metrics.score import NAMES, NOT_ASKED, PER_CHUNK, protocol, score_video, summarise
 from fastcache.results import Folder, differing
 from fastcache.schedule import parse_schedule
-from fastcache.settings import Settings, label, number
+from fastcache.settings import Settings, guided, label, number
 
 Scores = dict[str, Any]
 TIMING = (
     "wall clock after one warm-up chunk, medians over videos; dit_s_per_video: the DiT and the cache method, denoising "
     "and store passes; s_per_video: from prompt to frames on disk, without mp4 and scoring"
 )
+UNSTEADY = 1.5
+"""How much slower than its like a video may be before a speed-up is in doubt."""
 PEAK = "peak_bytes: CUDA memory of the process on a GPU, its resident memory on a CPU"
 
 
@@ -51,6 +53,7 @@ def measure(
                 if entry[name] is not None and all(value is None for value in entry["per_chunk"][name]):
                     entry["per_chunk"][name] = old["per_chunk"][name]
     rules = protocol(used, frames.shape) | {"timing": TIMING, "memory": PEAK, "made_by": _made_by(infos)}
+    rules["timing_doubt"] = {"run": unsteady(infos), "reference": unsteady(base)}
     rules["metrics"] = {name: s["metric"][name] for name in metrics}
     if fit := s["rescale"]["used"]:
         kept = ("name", "coefficients", "degree", "domain", "steps", "r2", "loo", "n", "gate")
@@ -66,6 +69,30 @@ def measure(
             "protocol": rules | {"dtype": s["dtype"], "device": s["device"]},
         }
     )
+
+
+def unsteady(infos: Sequence[Mapping[str, Any]]) -> str | None:
+    """What makes the times of these videos doubtful, or None: those of equal work took unequal time. A machine that is
+    busy all the while goes unnoticed."""
+    alike: dict[float, list[float]] = {}
+    for info in infos:
+        alike.setdefault(round(info["forward_fraction"], 3), []).append(info["dit_s"])
+    worst = max(max(times) / min(times) for times in alike.values())
+    return f"DiT times of equal work differ {worst:.1f}x" if worst > UNSTEADY else None
+
+
+def timing_doubts(rows: Iterable[Mapping[str, Any]]) -> str | None:
+    """A sentence on the speed-ups in a table that the machine's other work may have spoilt, or None."""
+    doubts: dict[str, str] = {}
+    for row in rows:
+        told = row["protocol"].get("timing_doubt") or {}
+        whose = {"reference": "the reference"} | ({} if row["signature"] == row["reference"] else {"run": row["label"]})
+        doubts |= {who: told[key] for key, who in whose.items() if told.get(key)}
+    if not doubts:
+        return None
+    named = [f"{who}: {what}" for who, what in list(doubts.items())[:3]]
+    more = [f"{len(doubts) - 3} more runs"] if len(doubts) > 3 else []
+    return f"note: timed beside other work, these speed-ups are in doubt ({'; '.join([*named, *more])})"
 
 
 def trace(folder: Folder) -> dict[str, Any]:
@@ -136,6 +163,8 @@ def _identity(s: Settings, folder: Folder, reference: Folder) -> Scores:
         **{key: choices[key] for key in ("model", "engine", "method")},
         "dial": s["dial"],
         "schedule": s["schedule"],
+        "guidance_scale": s["guidance_scale"],
+        "guidance_decisions": s["guidance_decisions"] if guided(s) and "rescale" in s["method"] else None,
         "sampler": choices["sampler"],
         "renoise": s["sampler"].get("renoise"),
         "rescale": s["rescale"]["name"] if "rescale" in s["method"] else None,

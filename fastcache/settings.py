@@ -12,7 +12,7 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from fastcache import catalog, fits, shown
+from fastcache import catalog, encoders, fits, guidance, shown
 from fastcache.checkpoints.hashing import checkpoint_hash
 from fastcache.errors import UserError
 from fastcache.schedule import parse_schedule
@@ -20,7 +20,8 @@ from fastcache.schedule import parse_schedule
 Settings = dict[str, Any]
 """The whole resolved configuration of a run, ``config.yaml`` of its folder. Beyond conf/config.yaml's keys: choices
 (the option chosen in each group), dial (a number or None), prompts (a list of texts), weights (path and sha256),
-image and control (see shown.resolve), rescale (see _rescale)."""
+encoders (sha256 of text encoder, VAE, ... where the model has them), image and control (see shown.resolve), rescale
+(see _rescale)."""
 
 DTYPES = ("float32", "bfloat16", "float16")
 TRACKING = ("offline", "online", "disabled")
@@ -53,6 +54,8 @@ def resolve(cfg: DictConfig, choices: Mapping[str, str]) -> Settings:
     s["prompts"] = _prompts(s)
     s["num_videos"] = len(s["prompts"])
     s["weights"] = _weights(s)
+    s["model"] = encoders.beside(s["model"], s["weights"] and s["weights"]["path"])
+    s["encoders"] = encoders.hashes(s["model"])
     for kind in shown.KINDS:
         s[kind] = shown.resolve(kind, s[kind], s["num_videos"])
     s["rescale"] = _rescale(s)
@@ -79,6 +82,7 @@ def reference_of(s: Settings) -> Settings:
     r["schedule"] = "F" * len(s["sampler"]["steps"])
     r["choices"] |= {"method": "none", "engine": "vanilla"}
     r |= {"dial": None, "reference": "auto", "force": False, "rescale": _unused(s["rescale"]["name"])}
+    r["guidance_decisions"] = "separate"
     for dial in catalog.DIALS:
         r.pop(dial, None)
     if s["choices"]["method"] == "euler":
@@ -123,15 +127,11 @@ def _check_sampling(s: Settings) -> None:
 
 
 def _check_guidance(s: Settings) -> None:
-    scale, known = s["guidance_scale"], ("separate", "shared")
-    good = isinstance(scale, int | float) and not isinstance(scale, bool) and math.isfinite(scale) and scale >= 1
-    if not good:
-        raise UserError(f"guidance_scale={scale}: expected a number, 1 or more (1: no guidance); e.g. guidance_scale=5")
-    s["guidance_scale"] = float(scale)
-    if s["guidance_decisions"] not in known:
-        raise UserError(f"guidance_decisions={s['guidance_decisions']} is not one of {', '.join(known)}")
-    if s["negative_prompt"] is not None and scale == 1:
-        raise UserError("negative_prompt= is used by guidance alone; add guidance_scale=5, or leave it out")
+    words = s["negative_prompt"]
+    s["negative_prompt"] = (None if words is None else str(words).strip()) or None  # blank: no words at all
+    s["guidance_scale"] = guidance.check(s["guidance_scale"], s["negative_prompt"], s["guidance_decisions"])
+    if "rescale" not in s["method"]:  # compares nothing, so both passes decide alike: one run, not two of one content
+        s["guidance_decisions"] = "separate"
 
 
 def guided(s: Settings) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from fastcache import catalog
-from fastcache.settings import Settings, number
+from fastcache.settings import Settings, guided, number
 
 EXAMPLES = """\
 python -m fastcache.run method=motioncache thresh=0.3
@@ -23,7 +23,10 @@ python -m fastcache.run -m method=teacache,motioncache thresh=0.05,0.1,0.2,0.4
 python -m fastcache.run method=reuse schedule=Fxxx prompt="a red circle moves left, a blue square stays"
 """
 LOG = logging.getLogger("fastcache")
-TELLING = ("model", "engine", "sampler", "renoise", "rescale", "seed", "num_videos")
+TELLING = (
+    *("model", "engine", "sampler", "renoise", "rescale"),
+    *("guidance_scale", "guidance_decisions", "seed", "num_videos"),
+)
 WIDTH = 120  # of what goes to a file or a pipe
 
 
@@ -74,9 +77,10 @@ def header(s: Settings, signature: str) -> str:
     choices = s["choices"]
     dial = next((f" {key}={number(s['dial'])}" for key in catalog.DIALS if key in s["method"]), "")
     rescale = [f"rescale {s['rescale']['name']}"] if "rescale" in s["method"] else []
+    guidance = [f"guidance {number(s['guidance_scale'])}"] if guided(s) else []
     videos = f"{s['num_videos']} video{'s' if s['num_videos'] > 1 else ''} of {s['frames']} latent frames"
     parts = [choices["model"], choices["engine"], f"{choices['method']}{dial}", s["schedule"], choices["sampler"]]
-    return f"{signature}  " + " · ".join([*parts, *rescale, videos, f"seed {s['seed']}", s["device"]])
+    return f"{signature}  " + " · ".join([*parts, *rescale, *guidance, videos, f"seed {s['seed']}", s["device"]])
 
 
 @contextmanager
@@ -156,7 +160,7 @@ def table(rows: Iterable[Mapping[str, Any]]) -> None:
     Settings that labels do not tell get a column where they differ.
     """
     rows = sorted(rows, key=lambda row: row["speedup"] or 0.0)
-    told = [key for key in TELLING if len({row[key] for row in rows if row[key] is not None}) > 1]
+    told = [key for key in TELLING if len({row.get(key) for row in rows} - {None}) > 1]
     made = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
     made.add_column("run", no_wrap=True)
     costs, quality = ("compute", "forward", "ceiling", "speedup", "method MB"), ("LPIPS ↓", "SSIM ↑", "PSNR ↑")
@@ -164,7 +168,7 @@ def table(rows: Iterable[Mapping[str, Any]]) -> None:
         made.add_column(title, justify="right")
     for row in rows:
         is_reference = row["signature"] == row["reference"]
-        cells = ["-" if row[key] is None else str(row[key]) for key in told]
+        cells = ["-" if row.get(key) is None else str(row[key]) for key in told]
         cells += [f"{row['compute_fraction']:.3f}", f"{row['forward_fraction']:.3f}", f"{row['ceiling']:.2f}x"]
         cells += [_cell(row, "speedup", "{:.2f}x"), f"{row['method_bytes'] / 1e6:.2f}"]
         cells += [_cell(row, "lpips", "{:.4f}"), _cell(row, "ssim", "{:.4f}")]

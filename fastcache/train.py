@@ -21,7 +21,7 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from fastcache.errors import UserError
-from fastcache.models.tiny import LAYOUTS, build, tiny_config
+from fastcache.models.tiny import build, tiny_config
 from fastcache.models.weights import read_weights
 from fastcache.training.data import Batch, make_batch
 from fastcache.training.init import go_on_from, init_tiny
@@ -38,8 +38,6 @@ class Trainer:
         if "WORLD_SIZE" in os.environ:
             dist.init_process_group("gloo")
         self.rank = dist.get_rank() if dist.is_initialized() else 0
-        if recipe.layout not in LAYOUTS:
-            raise UserError(f"layout={recipe.layout} is not one of {', '.join(LAYOUTS)}")
         self.dit = build(tiny_config(recipe.layout))
         init_tiny(self.dit)
         if recipe.start:

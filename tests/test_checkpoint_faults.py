@@ -214,7 +214,7 @@ def test_a_run_takes_a_folder(tmp_path, capsys) -> None:
     words = (*words, "num_videos=1", "method=none", "prompt=a red circle moves left")
     assert fastcache(*words, "dry=true") == 0
     megabytes = sum(file.stat().st_size for file in (tmp_path / "tiny").glob("*.safetensors")) / 1e6
-    assert f"weights {megabytes:.1f} MB" in capsys.readouterr().out
+    assert f"weights    {megabytes:.1f} MB on disk" in capsys.readouterr().out
     assert fastcache(*words) == 0
     config = only(tmp_path / "out", "*/config.yaml").read_text()
     assert checkpoint_hash(tmp_path / "tiny") in config

@@ -51,7 +51,7 @@ def test_dry_tells_the_reach_and_the_memory_of_either_scope(tmp_path, capsys):
         said[scope] = capsys.readouterr().out
         assert "reach      1.00x, 1.25x, 1.67x of DiT time" in said[scope]
     bytes_ = {"kB": 1e3, "MB": 1e6}
-    amount = {scope: text.split("kept by taylorseer ")[1].split()[:2] for scope, text in said.items()}
+    amount = {scope: text.split("kept by the method ")[1].split()[:2] for scope, text in said.items()}
     sizes = {scope: float(number) * bytes_[unit.strip(",")] for scope, (number, unit) in amount.items()}
     assert sizes["module"] == pytest.approx(3 * 4 * sizes["stack"], rel=0.2)  # as rounded for the eye
 

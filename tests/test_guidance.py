@@ -79,7 +79,7 @@ def test_guidance_is_two_single_passes_combined_by_hand(model, name: str) -> Non
 
 def test_scale_one_is_no_guidance(model) -> None:
     plain = api.generate(model, PROMPT, schedule="FFFF", frames=FRAMES).rollout
-    same = guided(model, NoCache(), "FFFF", scale=1.0)
+    same = api.generate(model, PROMPT, NoCache(), schedule="FFFF", frames=FRAMES, guidance_scale=1.0).rollout
     assert torch.equal(plain.latents, same.latents) and same.passes == 1
     assert not torch.equal(plain.latents, guided(model, NoCache(), "FFFF").latents)
 
@@ -187,7 +187,7 @@ def test_one_instance_cannot_serve_two_tags() -> None:
             model, {"pos": method, "neg": method}, FewStep(), (True,) * 4, condition, 3, Noise(0).of(0),
             negative=condition, guidance=2.0,
         )  # fmt: skip
-    with pytest.raises(UserError, match="pos and neg"):
+    with pytest.raises(UserError, match="guide with both"):
         rollout(model, {"pos": method}, FewStep(), (True,) * 4, condition, 3, Noise(0).of(0), negative=condition)
 
 

@@ -6,11 +6,13 @@ from pathlib import Path
 import pytest
 
 PACKAGE = Path(__file__).resolve().parent.parent / "fastcache"
-COMMON = {"errors"}
+COMMON = {"errors", "files"}
 LIGHT = {"torch", "hydra", "wandb"}
 # What each room may import of fastcache, and which outside packages it must not import.
 ROOMS = {
     "errors": (set(), {"torch", "hydra", "wandb"}),
+    "files": (set(), {"torch", "hydra", "wandb"}),
+    "encoders": (COMMON | {"checkpoints"}, LIGHT),
     "cachedir": (COMMON, {"torch", "hydra", "wandb"}),
     "step": (COMMON, {"hydra", "wandb"}),
     "schedule": (COMMON, {"torch", "hydra", "wandb"}),
@@ -25,7 +27,7 @@ ROOMS = {
     "world": (COMMON | {"world"}, {"torch", "hydra", "wandb"}),
     "checkpoints": (COMMON | {"cachedir", "checkpoints"}, {"hydra", "wandb"}),
     "models": (
-        COMMON | {"condition", "step", "kv_cache", "world", "checkpoints", "cachedir", "models"},
+        COMMON | {"condition", "step", "kv_cache", "world", "checkpoints", "cachedir", "encoders", "memory", "models"},
         {"hydra", "wandb"},
     ),
     "training": (
@@ -39,13 +41,15 @@ ROOMS = {
     "condition": (COMMON, {"hydra", "wandb"}),
     "forwards": (COMMON | {"step", "ages", "condition", "sampler", "noise", "kv_cache"}, {"hydra", "wandb"}),
     "sample": (COMMON | {"condition", "forwards", "sampler", "noise", "kv_cache"}, {"hydra", "wandb"}),
+    "guidance": (COMMON, LIGHT),
     "shown": (COMMON, LIGHT),
     "catalog": (COMMON, LIGHT),
     "build": (COMMON | {"catalog"}, LIGHT),
     "cost": (COMMON, LIGHT),
-    "settings": (COMMON | {"catalog", "checkpoints", "fits", "schedule", "shown"}, LIGHT),
-    "config": (COMMON | {"catalog"}, {"torch", "wandb"}),
-    "results": (COMMON | {"settings"}, LIGHT),
+    "memory": (COMMON | {"cost"}, {"hydra", "wandb"}),
+    "settings": (COMMON | {"catalog", "checkpoints", "fits", "encoders", "guidance", "schedule", "shown"}, LIGHT),
+    "config": (COMMON | {"catalog", "shown"}, {"torch", "wandb"}),
+    "results": (COMMON | {"encoders", "settings"}, LIGHT),
     "scores": (COMMON | {"catalog", "metrics", "results", "schedule", "settings"}, LIGHT),
     "terminal": (COMMON | {"catalog", "settings"}, LIGHT),
     "report": (

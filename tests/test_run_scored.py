@@ -8,6 +8,8 @@ from command import fastcache, only, read, runs, times
 from rich.console import Console
 
 from fastcache import make, terminal
+from fastcache.results import write_json
+from fastcache.scores import unsteady
 
 
 @pytest.mark.parametrize("method", ["teacache", "motioncache"])
@@ -80,7 +82,15 @@ def test_dry_says_everything_and_makes_nothing(out, capsys, monkeypatch):
     monkeypatch.setattr(make, "get_model", None)
     assert fastcache("method=motioncache", "thresh=0.3", "dry=true", f"outputs={out}") == 0
     printed = capsys.readouterr().out
-    for word in ("signature", "ceiling", "1.67x", "memory", "K/V 0.1 MB", "reference", "does not exist yet"):
+    for word in (
+        "signature",
+        "ceiling",
+        "1.67x",
+        "memory",
+        "K/V        main 0.1 MB",
+        "reference",
+        "does not exist yet",
+    ):
         assert word in printed
     assert not out.exists()
     monkeypatch.undo()
@@ -138,3 +148,29 @@ def test_the_table_tells_runs_of_one_label_apart(out, capsys):
     assert "seed" in head
     assert sorted(row[3] for row in rows) == ["0", "1"]
     assert {row[-1] for row in rows} == {name.rpartition("-")[2] for name in runs(out)}
+
+
+def test_speed_ups_timed_beside_other_work_are_put_in_doubt(out, capsys):
+    """Videos of equal work whose times differ: told with the table and kept in the protocol."""
+    assert fastcache("method=reuse", f"outputs={out}") == 0
+    reference, run = only(out, "none-*"), only(out, "reuse-*")
+    for slow, told in ((1.2, None), (2.4, "DiT times of equal work differ 2.4x")):
+        for idx, seconds in enumerate((1.0, slow)):
+            path = reference / "videos" / f"{idx}.json"
+            write_json(path, read(path) | {"dit_s": seconds})
+            path = run / "videos" / f"{idx}.json"
+            write_json(path, read(path) | {"dit_s": 0.5})
+        (run / "scores.json").unlink()
+        capsys.readouterr()
+        assert fastcache("method=reuse", f"outputs={out}") == 0
+        assert read(run / "scores.json")["protocol"]["timing_doubt"] == {"run": None, "reference": told}
+        said = capsys.readouterr().out
+        assert ("in doubt" in said) == (told is not None)
+        if told:
+            assert f"in doubt (the reference: {told})" in said
+
+
+def test_videos_of_unequal_work_may_take_unequal_time():
+    one = {"forward_fraction": 0.6, "dit_s": 1.0}
+    assert unsteady([one, {"forward_fraction": 1.0, "dit_s": 1.7}]) is None
+    assert unsteady([one, {"forward_fraction": 0.6, "dit_s": 1.6}]) == "DiT times of equal work differ 1.6x"

@@ -36,6 +36,13 @@ def test_i2v_keeps_the_first_frame_and_its_background() -> None:
     assert found["first"] > 24 and found["background"] > 28
 
 
+def test_a_drawn_first_frame_needs_no_reading() -> None:
+    """Two sprites of one color may touch in it; what was drawn is known."""
+    model, prompt = api.load_model("tiny_i2v"), "a slow yellow square moves up, a fast yellow circle moves up"
+    for seed in range(40):
+        assert model.condition(prompt, seed, 3).image_embeds is not None
+
+
 def test_another_picture_gives_another_video() -> None:
     """The words are the same: what differs is read off the picture."""
     model = api.load_model("tiny_i2v")

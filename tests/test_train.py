@@ -1,12 +1,15 @@
 """Training: teacher forcing is the cached rollout in one forward, a stop loses nothing, and the loss falls."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 
 from fastcache.errors import UserError
-from fastcache.kv_cache import CausalContext, KVSpec, VanillaKVCacheEngine
-from fastcache.models.tiny import build, load, tiny_config
+from fastcache.forwards import allocate
+from fastcache.kv_cache import CausalContext, VanillaKVCacheEngine
+from fastcache.models.tiny import LAYOUTS, build, load, tiny_config
 from fastcache.models.tiny_latents import decode, encode
 from fastcache.models.weights import save_weights
 from fastcache.train import Trainer
@@ -17,32 +20,52 @@ from fastcache.training.muon import Muon, orthogonalise
 from fastcache.training.recipe import Recipe, flow_loss
 
 
-@pytest.fixture(scope="module")
-def dit():
+def initialised(layout="t2v"):
     torch.manual_seed(0)
-    model = build(tiny_config(layers=2))
+    model = build(small(layout))
     init_tiny(model)
+    for block in getattr(model, "vace_blocks", []):  # hints start at zero, which would hide the control
+        torch.nn.init.normal_(block.after_proj.weight, std=0.1)
     return model.eval().requires_grad_(False)
 
 
-def test_teacher_forcing_equals_the_cached_rollout(dit) -> None:
+def small(layout):
+    """Three blocks, two of VACE."""
+    whole = tiny_config(layout)
+    return replace(whole, num_layers=3, vace_layers=whole.vace_layers[:2])
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_teacher_forcing_equals_the_cached_rollout(layout) -> None:
     """All chunks at once, clean past beside noisy present, is chunk by chunk through the engine with store passes."""
-    batch = make_batch(np.random.default_rng(0), 3, 1)
+    dit = initialised(layout)
+    batch = make_batch(np.random.default_rng(0), 3, 1, layout)
     t = torch.tensor([[1000.0] * 3 + [937.5] * 3 + [625.0] * 3])
     noisy = batch.latents + torch.randn(batch.latents.shape, generator=torch.Generator().manual_seed(1))
-    features = dit_features(9)
-    together = forward(dit, batch.latents[:, :-3], noisy, t, batch.text, features)
+    draw = torch.Generator().manual_seed(2)
+    first, second = (
+        [None if x is None else torch.randn(x.shape, generator=draw) for x in batch.shown] for _ in range(2)
+    )
+    image, channels, control = first
+    together = forward(dit, batch.latents[:, :-3], noisy, t, batch.text, dit_features(9), *first)
     dit.set_kv_engines(lambda branch: VanillaKVCacheEngine())
-    engine = dit.kv_cache_engines["main"]
-    engine.ensure_capacity("pos", KVSpec(1, 4, 48, torch.float32, torch.device("cpu"), None, dit.config.text_len))
+    allocate(dit, "pos", 1, 9 * 64)
     for chunk in range(3):
         own = slice(3 * chunk, 3 * chunk + 3)
         where = dict(cache_engines=dit.kv_cache_engines, cur_start_frame=3 * chunk, num_frames=3, frame_seqlen=64)
+
+        def joined(latent, own=own):
+            return latent[:, own] if channels is None else torch.cat((latent[:, own], channels[:, own]), 2)
+
+        shown = image, None if control is None else control[:, own]
         with torch.inference_mode():
-            alone = dit(noisy[:, own], t[:, own], batch.text, CausalContext(**where, chunk_size=3, is_ar=True))
+            alone = dit(joined(noisy), t[:, own], batch.text, CausalContext(**where, chunk_size=3, is_ar=True), *shown)
             store = CausalContext(**where, chunk_size=3, is_ar=True, store_kv=True)
-            dit(batch.latents[:, own], torch.zeros(1, 3), batch.text, store)
-        assert torch.allclose(alone, together[:, own], atol=2e-5), chunk
+            dit(joined(batch.latents), torch.zeros(1, 3), batch.text, store, *shown)
+        assert torch.allclose(alone, together[:, own], atol=3e-5), chunk
+    if layout != "t2v":
+        other = forward(dit, batch.latents[:, :-3], noisy, t, batch.text, dit_features(9), *second)
+        assert (other - together).abs().max() > 1e-3  # what is shown is read
 
 
 def dit_features(frames: int) -> torch.Tensor:

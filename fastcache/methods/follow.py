@@ -15,13 +15,18 @@ def for_guidance(method: Any, shared: bool) -> dict[str, Any]:
     """The methods {pos, neg} of a guided rollout, each with state of its own.
 
     ``shared``: neg repeats pos's decisions. Methods that decide by the schedule or by counting (reuse, taylorseer) come
-    to the same decisions by themselves.
+    to the same decisions by themselves. Events of neg are counted from those of ``method`` on.
     """
+    pos, neg = method, None
     if shared and isinstance(method, AdaptiveMethod):
-        leader = Leader(method)
-        return {"pos": leader, "neg": Follower(leader)}
-    rescale = getattr(method, "rescale", None)
-    return {"pos": method, "neg": copy.deepcopy(method, {id(rescale): rescale})}  # the fit counts for both
+        pos = Leader(method)
+        neg = Follower(pos)
+    else:
+        method.begin_video()  # so that no state of a former video is copied
+        rescale = getattr(method, "rescale", None)
+        neg = copy.deepcopy(method, {id(rescale): rescale})  # the fit counts for both
+    neg.nonfinite_events = method.nonfinite_events
+    return {"pos": pos, "neg": neg}
 
 
 class Leader:

@@ -7,6 +7,9 @@ from fastcache.errors import UserError
 from fastcache.models.precision import PRECISIONS
 from fastcache.models.rope import WAN_THETA
 
+NEEDS: dict[str, tuple[str, ...]] = {"t2v": (), "i2v": ("image",), "vace": ("control",)}
+"""What a model of each layout is shown besides text."""
+
 
 @dataclass(frozen=True)
 class DiTConfig:
@@ -55,6 +58,11 @@ class DiTConfig:
     def layout(self) -> str:
         """t2v, i2v (more channels go in than come out) or vace."""
         return "vace" if self.vace_layers else "i2v" if self.image_dim else "t2v"
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        """What the model is shown besides text."""
+        return NEEDS[self.layout]
 
     @classmethod
     def from_dict(cls, values: dict) -> "DiTConfig":

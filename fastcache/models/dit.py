@@ -106,8 +106,8 @@ class CausalWanDiT(nn.Module):
         """
         text = self.text_embedding(prompt_embeds.to(_dtype(self.text_embedding)))
         if (image_embeds is not None) != bool(self.config.image_dim):
-            what = "needs an image" if self.config.image_dim else "takes no image"
-            raise UserError(f"a {self.config.layout} model {what}; got {'none' if image_embeds is None else 'one'}")
+            what = "needs an image, got none" if self.config.image_dim else "takes no image, got one"
+            raise UserError(f"this {self.config.layout} model {what}")
         if image_embeds is None:
             return text
         return torch.cat((self.img_emb(image_embeds.to(_dtype(self.img_emb))), text), dim=1)
@@ -123,7 +123,8 @@ class CausalWanDiT(nn.Module):
     ) -> BlockRunner:
         """Embed a chunk: latent [B, F, in_dim, H, W] at timesteps [B, F] -> BlockRunner, ready to run its blocks.
 
-        ``control`` [B, F, vace_in_dim, H, W] is what VACE blocks read. Raises UserError where sizes do not fit.
+        ``control`` [B, up to F, vace_in_dim, H, W] is what VACE blocks read; tokens that it is short of are zeros, as
+        in Wan. Raises UserError where sizes do not fit.
         """
         for name, tensor, channels in (
             ("the latent", latent, self.config.in_dim),
@@ -131,7 +132,10 @@ class CausalWanDiT(nn.Module):
         ):
             found = 0 if tensor is None else tensor.shape[2]
             if found != channels:
-                raise UserError(f"{name} has {found} channels; a {self.config.layout} model takes {channels} there")
+                raise UserError(f"{name} has {found} channels; this {self.config.layout} model takes {channels} there")
+        if control is not None and (control.shape[1] > latent.shape[1] or control.shape[3:] != latent.shape[3:]):
+            sizes = " and ".join(f"{x.shape[1]} frames of {x.shape[3]}x{x.shape[4]}" for x in (control, latent))
+            raise UserError(f"control and latent are {sizes}; the control must cover the latent's frames, not more")
         return BlockRunner(self, latent, t, context, ctx, control)
 
     def forward(

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from fastcache.errors import UserError
 from fastcache.kv_cache import CausalContext
@@ -28,7 +29,10 @@ class BlockRunner:
         self.dit, self.context, self.ctx = dit, context, ctx
         self.grid = dit.grid(latent)
         self.x = dit.embed(latent, ctx.cur_start_frame)
-        self.control = None if control is None else dit.embed_control(control)
+        self.control = None
+        if control is not None:
+            tokens = dit.embed_control(control)
+            self.control = pad(tokens, (0, 0, 0, self.grid.tokens - tokens.shape[1]))
         self.e, self.e0 = dit.embed_time(t)
         config = dit.config
         self.rope = rope_table(

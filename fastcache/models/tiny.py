@@ -31,14 +31,18 @@ LAYOUTS: dict[str, dict] = {
     "i2v": {"in_dim": LATENT_SHAPE[0] + SHOWN_CHANNELS["image"], "image_dim": IMAGE_DIM, "image_len": IMAGE_LEN},
     "vace": {"vace_layers": (0, 2, 4), "vace_in_dim": SHOWN_CHANNELS["control"]},
 }
-NEEDS = {"t2v": (), "i2v": ("image",), "vace": ("control",)}
 SHOW = {"t2v": None, "i2v": show_image, "vace": show_control}
 
 
 def tiny_config(
     layout: str = "t2v", dim: int = 192, layers: int = 6, heads: int = 4, precision: str = "sf_bf16"
 ) -> DiTConfig:
-    """Sizes of a tiny DiT; RoPE bases fit its tiny grid, where 10000 would leave the angles nearly constant."""
+    """Sizes of a tiny DiT; RoPE bases fit its tiny grid, where 10000 would leave the angles nearly constant.
+
+    Raises UserError on an unknown layout.
+    """
+    if layout not in LAYOUTS:
+        raise UserError(f"layout={layout} is not one of {', '.join(LAYOUTS)}")
     sizes: dict = dict(
         dim=dim,
         ffn_dim=4 * dim,
@@ -104,8 +108,6 @@ def load(
 
     Raises UserError where the layout is unknown and where the weights file is missing, damaged or of another shape.
     """
-    if layout not in LAYOUTS:
-        raise UserError(f"layout={layout} is not one of {', '.join(LAYOUTS)}")
     path = Path(weights) if weights is not None else WEIGHTS / f"{name}.safetensors"
     with torch.device("meta"):
         dit = build(tiny_config(layout, precision=precision))
@@ -119,7 +121,7 @@ def load(
         encode_prompt=encode_prompt,
         decode=decode,
         trained_frames=FRAMES,
-        needs=NEEDS[layout],
+        needs=dit.config.needs,
         frame_size=(SIZE, SIZE),
         show=SHOW[layout],
     )

@@ -12,7 +12,7 @@ from fastcache.condition import Condition
 from fastcache.models.tiny_latents import LATENT_SHAPE, encode
 from fastcache.world.features import PATCHES, text_features
 from fastcache.world.picture import read_picture
-from fastcache.world.render import draw_layout, draw_unsaid, render
+from fastcache.world.render import as_drawn, draw_layout, draw_unsaid, render
 from fastcache.world.scene import Scene, settle
 from fastcache.world.words import read_prompt
 
@@ -47,16 +47,22 @@ def control_channels(video: Tensor) -> Tensor:
     return torch.cat((inactive, encode(video), mask), 1)
 
 
-def shown_scene(prompt: str, seed: int, image: np.ndarray) -> Scene:
+def shown_scene(prompt: str, seed: int, image: np.ndarray | None = None) -> Scene:
     """The scene that the I2V model is told of: the prompt's, its sprites where the first frame has them."""
-    return read_picture(prompt, image, np.random.default_rng(seed))
+    return _implied(prompt, seed)[0] if image is None else read_picture(prompt, image, np.random.default_rng(seed))
 
 
 def first_frame(prompt: str, seed: int) -> np.ndarray:
     """A first frame uint8 [32, 32, 3] that the prompt implies; what it leaves open is drawn from the seed."""
+    return _implied(prompt, seed)[1]
+
+
+def _implied(prompt: str, seed: int) -> tuple[Scene, np.ndarray]:
+    """The first frame that a prompt implies, and its scene as the picture has it: nothing needs to be read off it."""
     scene = settle(read_prompt(prompt), np.random.default_rng(seed))
-    drawn, _ = render(scene, draw_unsaid(scene, np.random.default_rng((seed, 1))), [0])
-    return (drawn[0].clip(0, 1) * 255).round().astype(np.uint8)
+    unsaid = draw_unsaid(scene, np.random.default_rng((seed, 1)))
+    drawn, _ = render(scene, unsaid, [0])
+    return as_drawn(scene, unsaid), (drawn[0].clip(0, 1) * 255).round().astype(np.uint8)
 
 
 def layout_video(prompt: str, seed: int, frames: int) -> np.ndarray:
@@ -70,8 +76,8 @@ def show_image(prompt: str, seed: int, frames: int, image: np.ndarray | None = N
 
     Raises UserError where the picture lacks a sprite of the prompt.
     """
-    image = first_frame(prompt, seed) if image is None else image
     scene, words = shown_scene(prompt, seed, image), read_prompt(prompt)
+    image = first_frame(prompt, seed) if image is None else image
     told = text_features(scene, ground=words.ground_color is not None and words.texture is not None)
     latent = encode(torch.from_numpy(image).float()[None] / 255)[0]
     return Condition(

@@ -19,14 +19,18 @@ FRAME_SIZE = (16, 16)
 TEXT_LEN, TEXT_DIM = 8, 24
 WEIGHT_STD = 0.15
 
-
 IMAGE_LEN, IMAGE_DIM = 4, 20
 CONTROL = 2 * LATENT_SHAPE[0] + 4
 LAYOUTS = ("t2v", "i2v", "vace")
 
 
 def toy_config(layers: int = 2, precision: str = "sf_bf16", layout: str = "t2v") -> DiTConfig:
-    """Head width 12: the three rotary axes get two channel pairs each. A VACE block goes with every second block."""
+    """Head width 12: the three rotary axes get two channel pairs each. A VACE block goes with every second block.
+
+    Raises UserError on an unknown layout.
+    """
+    if layout not in LAYOUTS:
+        raise UserError(f"layout={layout} is not one of {', '.join(LAYOUTS)}")
     sizes: dict = dict(
         dim=48,
         ffn_dim=96,
@@ -120,16 +124,9 @@ def load(
     """The toy model; equal ``layers`` and ``seed`` give equal weights. Raises UserError if given a weights file."""
     if weights is not None:
         raise UserError(f"weights={weights}: the toy model draws its weights from model.seed; leave the option out")
-    if layout not in LAYOUTS:
-        raise UserError(f"layout={layout} is not one of {', '.join(LAYOUTS)}")
     dit = build(toy_config(layers, precision, layout), seed)
     weights_hash = hashlib.sha256(b"".join(p.numpy().tobytes() for p in dit.parameters())).hexdigest()
     cast(dit, dtype)
-    shown: dict[str, dict] = {
-        "t2v": {},
-        "i2v": {"needs": ("image",), "show": show_image},
-        "vace": {"needs": ("control",), "show": show_control},
-    }
     return VideoModel(
         name="toy",
         dit=dit.to(device),
@@ -138,6 +135,7 @@ def load(
         weights_hash=weights_hash,
         encode_prompt=encode_prompt,
         decode=decode,
+        needs=dit.config.needs,
         frame_size=FRAME_SIZE,
-        **shown[layout],
+        show={"t2v": None, "i2v": show_image, "vace": show_control}[layout],
     )

@@ -22,7 +22,8 @@ class VideoModel:
     the sha256 of the weights; ``trained_frames`` the latent frames the weights were trained on (0: unknown).
 
     ``needs`` says what is shown to the model besides text, ("image",) for I2V, ("control",) for VACE, in frames of
-    ``frame_size`` (height, width) pixels; ``show(prompt, seed, frames, **shown)`` then makes the condition.
+    ``frame_size`` (height, width) pixels; ``show(prompt, seed, frames, **shown)`` then makes the condition. The first
+    latent frame decodes to one frame of pixels, each later one to ``frames_per_latent``.
     ``guidable`` models were trained on empty prompts too.
     """
 
@@ -37,8 +38,13 @@ class VideoModel:
     fps: int = 8
     needs: tuple[str, ...] = ()
     frame_size: tuple[int, int] = (0, 0)
+    frames_per_latent: int = 1
     show: Callable[..., Condition] | None = None
     guidable: bool = False
+
+    def pixel_frames(self, frames: int) -> int:
+        """Frames of pixels in a video of ``frames`` latent frames."""
+        return 1 + self.frames_per_latent * (frames - 1)
 
     def condition(self, prompt: str, seed: int, frames: int, **shown: np.ndarray | None) -> Condition:
         """What a rollout of ``frames`` latent frames needs.
@@ -55,7 +61,15 @@ class VideoModel:
         return self.show(prompt, seed, frames, **{name: shown.get(name) for name in self.needs})
 
     def negative(self, condition: Condition, prompt: str | None, seed: int) -> Condition:
-        """What classifier-free guidance leads away from: the same picture or control, other words or none."""
-        if prompt is not None or self.guidable:
-            return replace(condition, prompt_embeds=self.encode_prompt(prompt or "", seed))
-        return replace(condition, prompt_embeds=torch.zeros_like(condition.prompt_embeds))
+        """What classifier-free guidance leads away from: the same picture or control, other words or none.
+
+        No words (None, or blank) are the empty prompt where the model is ``guidable``, else rows of zeros.
+        Raises UserError on a prompt that the model cannot read.
+        """
+        words = (prompt or "").strip()
+        if not words and not self.guidable:
+            return replace(condition, prompt_embeds=torch.zeros_like(condition.prompt_embeds))
+        try:
+            return replace(condition, prompt_embeds=self.encode_prompt(words, seed))
+        except UserError as error:
+            raise UserError(f"negative_prompt={words}: {error}") from None

@@ -82,7 +82,8 @@ def ship(run: Path, prompts: int = 64) -> Path:
 
 def settings(recipe: Recipe) -> dict:
     """What shaped the training; where its files lay did not."""
-    return {key: value for key, value in asdict(recipe).items() if key != "out"}
+    told = {key: value for key, value in asdict(recipe).items() if key != "out"}
+    return told | {"start": Path(recipe.start).name}
 
 
 def draw_curve(curve: list[list[float]], path: Path) -> None:

@@ -11,8 +11,8 @@ from fastcache.models.tiny import FRAMES_PER_CHUNK
 from fastcache.models.tiny_latents import encode
 from fastcache.models.tiny_shown import control_channels, image_channels, image_embeds
 from fastcache.world.features import PATCH_DIM, PATCHES, patch_features, text_features
-from fastcache.world.render import Unsaid, draw_layout, draw_unsaid, render
-from fastcache.world.scene import FRAMES, RADIUS, SPAN, Scene, Sprite, random_scene, wander
+from fastcache.world.render import Unsaid, as_drawn, draw_layout, draw_unsaid, render
+from fastcache.world.scene import FRAMES, Scene, random_scene, wander
 
 SPRITE_WEIGHT = 3.0
 GROUND_UNTOLD = 0.3  # share of I2V texts that leave the background to the picture
@@ -73,7 +73,7 @@ def _show(
     if layout == "i2v":
         picture, _ = render(scene, unsaid, [0])
         latent = encode(torch.from_numpy(picture.clip(0, 1)))[0]
-        text = text_features(_found(scene, unsaid), ground=rng.random() >= GROUND_UNTOLD)
+        text = text_features(as_drawn(scene, unsaid), ground=rng.random() >= GROUND_UNTOLD)
         return text, Shown(image_embeds(latent), image_channels(latent, at))
     if layout == "vace":
         control = control_channels(torch.from_numpy(draw_layout(scene, frames)))
@@ -81,12 +81,3 @@ def _show(
             control[at >= int(rng.integers(FRAMES_PER_CHUNK, FRAMES))] = 0
         return text_features(scene, motion=False), Shown(control=control)
     return text_features(scene), Shown()
-
-
-def _found(scene: Scene, unsaid: Unsaid) -> Scene:
-    """The scene with its sprites where the first frame shows them, not where the text put them."""
-    found = []
-    for sprite, shift in zip(scene.sprites, unsaid.shift, strict=True):
-        x, y = (np.array(sprite.start) + shift).clip(RADIUS, RADIUS + SPAN).tolist()
-        found.append(Sprite(sprite.color, sprite.shape, (x, y), sprite.velocity))
-    return Scene(tuple(found), scene.ground_color, scene.texture)

@@ -5,12 +5,15 @@ features and the text features reach them unmixed, loudly. Latent channels pass 
 full noise is the input less a little. Gates start half open; Wan's own init (nearly closed) wastes a short training.
 """
 
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import nn
 
+from fastcache.errors import UserError
 from fastcache.models.dit import init_weights
+from fastcache.models.tiny import build
 from fastcache.world.features import WAVE_DIM
 
 LOUD = 2.0
@@ -30,9 +33,16 @@ def go_on_from(dit: Any, state: dict[str, torch.Tensor]) -> None:
     """Take over the weights of a tiny text-to-video model; what it lacks starts as it helps most.
 
     New latent channels start at zero. Keys and values of image tokens start as those of the text; VACE blocks as
-    copies of the main blocks that their hints follow, hints at zero, as in VACE (arXiv 2503.07598).
+    copies of the main blocks that their hints follow, hints at zero, as in VACE (arXiv 2503.07598). Raises UserError
+    where the weights are not those of such a model.
     """
+    text_only = {"in_dim": dit.config.out_dim, "image_dim": 0, "image_len": 0, "vace_layers": (), "vace_in_dim": 0}
+    with torch.random.fork_rng(devices=[]):
+        plain = build(replace(dit.config, **text_only)).state_dict()
     own = dit.state_dict()
+    odd = [n for n in plain | state if n not in plain or n not in state or plain[n].shape != state[n].shape]
+    if odd:
+        raise UserError(f"start= must name weights of a tiny text-to-video model; {odd[0]} is not as there")
     patches = own["patch_embedding.weight"]
     known = state["patch_embedding.weight"].shape[1]
     patches[:, known:] = 0

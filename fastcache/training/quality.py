@@ -53,8 +53,7 @@ def _case(model: VideoModel, seed: int) -> Case:
     scene = settle(read_prompt(prompt), np.random.default_rng(seed))
     if model.needs == ("image",):
         image = first_frame(prompt, seed)
-        scene = shown_scene(prompt, seed, image)
-        return Case(prompt, seed, scene, model.condition(prompt, seed, FRAMES, image=image), image)
+        return Case(prompt, seed, shown_scene(prompt, seed), model.condition(prompt, seed, FRAMES), image)
     if model.needs == ("control",):
         scene = wander(scene, np.random.default_rng((seed, 2))) if seed % 2 else scene
         control = (draw_layout(scene, np.arange(FRAMES)) * 255).round().astype(np.uint8)

@@ -18,7 +18,8 @@ def read_picture(prompt: str, picture: np.ndarray, rng: np.random.Generator) -> 
     """The scene of a prompt whose sprites start where ``picture`` (uint8 [SIZE, SIZE, 3]) shows them.
 
     Speeds and directions that the words leave open are drawn from ``rng``: a still picture does not tell them. Raises
-    UserError where the picture does not show a sprite of the prompt.
+    UserError where the picture does not show a sprite of the prompt. Of sprites that look alike the words that place
+    them say which is which.
     """
     scene = settle(read_prompt(prompt), rng)
     free = {color: _blobs(picture, color) for color in {sprite.color for sprite in scene.sprites}}
@@ -31,7 +32,9 @@ def read_picture(prompt: str, picture: np.ndarray, rng: np.random.Generator) -> 
                 "use words that fit the picture, or another picture: image=PATH"
             )
         alike = [blob for blob in blobs if match_shape(*blob) == sprite.shape]
-        mask, centre = (alike or blobs)[0]
+        alike = alike or blobs
+        large = [blob for blob in alike if 2 * blob[0].sum() >= alike[0][0].sum()]
+        mask, centre = min(large, key=lambda blob: float(np.abs(blob[1] - sprite.start).max()))
         free[sprite.color] = [blob for blob in blobs if blob[0] is not mask]
         placed.append(_at(sprite, centre))
     return replace(scene, sprites=tuple(placed))

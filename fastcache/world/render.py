@@ -1,10 +1,10 @@
 """Draw a scene. What no word and no text token tells (jitter, contrast, lamp) is drawn here, from its own seed."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from fastcache.world.scene import FRAMES, RADIUS, SIZE, Scene
+from fastcache.world.scene import FRAMES, RADIUS, SIZE, SPAN, Scene
 from fastcache.world.words import COLORS
 
 PERIOD = 8  # pixels of a texture
@@ -29,6 +29,15 @@ def draw_unsaid(scene: Scene, rng: np.random.Generator, frames: int = FRAMES) ->
         lamp[t] = 1 + level
         level = 0.9 * level + rng.normal(0, 0.045)
     return Unsaid(rng.uniform(-0.4, 0.4, (count, 2)), rng.uniform(0.92, 1.08, count), rng.uniform(0.6, 1.4), lamp)
+
+
+def as_drawn(scene: Scene, unsaid: Unsaid) -> Scene:
+    """The scene with its sprites starting where the first frame has them, not where the text put them."""
+    drawn = []
+    for sprite, shift in zip(scene.sprites, unsaid.shift, strict=True):
+        x, y = (np.array(sprite.start) + shift).clip(RADIUS, RADIUS + SPAN).tolist()
+        drawn.append(replace(sprite, start=(x, y)))
+    return replace(scene, sprites=tuple(drawn))
 
 
 def coverage(shape: str, x: np.ndarray, y: np.ndarray, radius: float) -> np.ndarray:
