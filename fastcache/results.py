@@ -204,8 +204,9 @@ def differing(s: Settings, other: Mapping[str, Any]) -> list[str]:
     return [f"{key}: {_short(here)} here, {_short(there)} there" for key, here, there in pairs if here != there]
 
 
-def check_writable(outputs: str, try_it: bool = True) -> None:
-    """Raise UserError unless runs can be written under ``outputs``; ``try_it`` makes the folder to find out."""
+def check_writable(outputs: str, try_it: bool = True, name: str = "outputs=") -> None:
+    """Raise UserError unless files can be written under ``outputs``; ``try_it`` makes the folder to find out. ``name``
+    is how the command line calls it."""
     root = Path(outputs).expanduser().absolute()
     try:
         if try_it:
@@ -217,7 +218,7 @@ def check_writable(outputs: str, try_it: bool = True) -> None:
             raise PermissionError(f"{near} is not a folder that can be written")
     except OSError as error:
         raise UserError(
-            f"outputs={outputs} cannot be written ({error.strerror or error}); choose another: outputs=DIR"
+            f"{name}{outputs} cannot be written ({error.strerror or error}); choose another: {name}DIR"
         ) from None
 
 

@@ -18,6 +18,7 @@ from fastcache.config import plan
 from fastcache.errors import UserError
 from fastcache.results import Folder, read_json, write_json
 from fastcache.settings import Settings, engine_reference_of, label, reference_of
+from fastcache.target import expand
 from fastcache.track import tracked
 
 
@@ -31,6 +32,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"fastcache {__version__}")
         return 0
     try:
+        argv, picked = expand(argv)
+        if picked:
+            terminal.say(picked)
         command = plan(argv)
         if command.jobs is None:
             launch(command.argv)

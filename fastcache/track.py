@@ -100,6 +100,21 @@ def chunk_rows(scores: Mapping[str, Any], trace: Mapping[str, Any]) -> list[list
     return rows
 
 
+def has_key() -> bool:
+    """Whether W&B has a key here, from the environment or `wandb login`. Asks nobody."""
+    os.environ.setdefault("WANDB_SILENT", "true")
+    import wandb
+
+    return bool(wandb.login(prompt=False))
+
+
+def entity() -> str:
+    """The default entity of the account that the key belongs to."""
+    import wandb
+
+    return str(wandb.Api(timeout=CONNECT_TIMEOUT).default_entity)
+
+
 def describe() -> str | None:
     """``git describe --always --dirty`` of the checkout this package lies in; None outside one."""
     root = Path(__file__).resolve().parent.parent

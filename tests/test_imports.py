@@ -52,6 +52,11 @@ ROOMS = {
     "results": (COMMON | {"encoders", "settings"}, LIGHT),
     "scores": (COMMON | {"catalog", "metrics", "results", "schedule", "settings"}, LIGHT),
     "terminal": (COMMON | {"catalog", "settings"}, LIGHT),
+    "report": (
+        COMMON | {"report", "results", "settings", "terminal", "fits", "media", "track"},
+        {"torch", "torchvision", "lpips", "hydra", "wandb"},
+    ),
+    "target": (COMMON | {"catalog", "config", "report", "settings"}, LIGHT),
     "track": (COMMON, {"torch", "hydra"}),
 }
 FILES = sorted(PACKAGE.rglob("*.py"))

@@ -1,0 +1,102 @@
+"""`python -m fastcache.report [outputs...]`: a table here; one page, figures, CSV and LaTeX in report/. No torch."""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from fastcache import terminal
+from fastcache.errors import UserError
+from fastcache.report import figures, tables
+from fastcache.report.groups import Group
+from fastcache.report.load import Run, load
+from fastcache.report.page import write_page
+from fastcache.report.study import Study
+from fastcache.results import check_writable, write_text
+
+EXAMPLES = """\
+examples:
+  python -m fastcache.report                                   the runs in outputs/
+  python -m fastcache.report a/ b/ --to report                 the runs of two studies
+  python -m fastcache.report --baseline "reuse FxxF"           differences against a run
+  python -m fastcache.report --wandb entity/project            a W&B report of the same runs
+"""
+MOST_ROWS = 100  # of a table on a terminal
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The command line; returns the exit status: 0 done, 1 refused or something was broken."""
+    args = _arguments(argv)
+    roots = [Path(name).expanduser() for name in args.outputs or ["outputs"]]
+    try:
+        study = Study(roots, load(roots), args.baseline)
+        for problem in study.found.broken:
+            terminal.error(problem)
+        if not study.runs:
+            raise UserError("nothing is left to report")
+        tell(study)
+        write(study, Path(args.to).expanduser(), int(args.video_mb * 1e6))
+        if args.wandb:
+            from fastcache.report.publish import publish
+
+            terminal.say(f"W&B report: {publish(study, args.wandb)}")
+    except UserError as error:
+        terminal.error(error)
+        return 1
+    return 1 if study.found.broken else 0
+
+
+def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        "python -m fastcache.report",
+        description="Tables, figures and one page from finished runs.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("outputs", nargs="*", help="folders of runs, or runs (default: outputs)")
+    parser.add_argument("--to", metavar="DIR", default="report", help="where the report goes (default: report)")
+    parser.add_argument("--baseline", metavar="RUN", help="signature, folder name or label (default: a fixed mask)")
+    parser.add_argument("--video-mb", metavar="MB", type=float, default=24, help="videos in the page, MB (default: 24)")
+    parser.add_argument(
+        "--wandb", metavar="ENTITY/PROJECT", nargs="?", const="fastcache", help="build a W&B report too"
+    )
+    return parser.parse_args(argv)
+
+
+def tell(study: Study) -> None:
+    """One table a protocol, the cheapest run last, then what has to be known to read them."""
+    for g, base in zip(study.groups, study.baselines, strict=True):
+        if len(study.groups) > 1:
+            terminal.say(f"\n{g.told}")
+        best = set(study.fronts(g))
+        kept = sorted(g.runs, key=lambda r: (r.signature not in best, r in g.compared))[:MOST_ROWS]
+        terminal.table(run.scores | {"label": _label(g, run, best)} for run in kept)
+        if len(kept) < len(g.runs):
+            terminal.say(f"{len(g.runs) - len(kept)} more runs, the front is shown: all are in table.csv")
+        if base is not None:
+            terminal.say(f"baseline {base['label']} ({base.signature})")
+    terminal.say("* nothing beats it in both LPIPS and forward fraction")
+    for line in study.told():
+        terminal.say(line)
+    if notes := study.found.notes:
+        terminal.say(f"{len(notes)} not finished: {'; '.join(notes[:3])}{'; ...' if len(notes) > 3 else ''}")
+
+
+def _label(g: Group, run: Run, best: set[str]) -> str:
+    star = " *" if run.signature in best and run in g.compared else ""
+    return f"{run['label']}{g.options[run.signature]}{star}"
+
+
+def write(study: Study, folder: Path, budget: int) -> None:
+    """Everything that goes into the folder. Raises UserError where it cannot be written."""
+    check_writable(str(folder), name="--to ")
+    for i, g in enumerate(study.groups):
+        figures.draw(g, folder, "" if len(study.groups) == 1 else f"{i + 1}-")
+    write_text(folder / "table.csv", tables.to_csv(study.groups, study.paired))
+    write_text(folder / "table.tex", tables.to_latex(study.groups, study.fronts))
+    path = write_page(study, folder, budget)
+    terminal.say(f"wrote {path}  table.csv  table.tex  figures as PNG and SVG")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

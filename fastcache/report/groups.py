@@ -1,0 +1,208 @@
+"""Which runs may be compared, along which axes they differ, and which of them nothing beats. No torch."""
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from fastcache.report.load import Run
+from fastcache.settings import number
+
+AXES = ("method", "schedule", "dial", "engine", "sampler", "renoise", "store", "rescale", "seed")
+LINE = ("method", "engine", "sampler", "renoise", "store", "rescale", "seed")  # axes that tell two lines apart
+HIGHER = {"psnr": True, "ssim": True, "lpips": False, "speedup": True, "forward_fraction": False}
+MACHINE = ("made_by", "timing", "memory", "rescale", "metrics")  # of the protocol: not a rule of measurement
+
+
+def protocol(run: Run) -> dict[str, Any]:
+    """Everything in which two runs must agree for their numbers to stand side by side."""
+    s, rules = run.settings, run["protocol"]
+    lpips = rules.get("lpips")
+    if isinstance(lpips, dict):  # the same weights are the same rule, wherever they came from
+        lpips = {key: value for key, value in lpips.items() if key not in ("weights_source", "device")}
+    measured = {key: value for key, value in rules.items() if key not in MACHINE and key != "lpips"}
+    shown = {kind: s[kind].get("sha256") for kind in ("image", "control") if isinstance(s.get(kind), dict)}
+    weights = s.get("weights")
+    return {
+        "model": run["model"],
+        "weights": weights.get("sha256") if isinstance(weights, dict) else None,
+        "frames": s.get("frames"),
+        "prompts": [entry["prompt"] for entry in run["per_video"]],
+        "guidance_scale": s.get("guidance_scale", 1.0),
+        "negative_prompt": s.get("negative_prompt"),
+        **shown,
+        **{key: value for key, value in measured.items() if key != "device"},
+        "device": str(rules.get("device")).partition(":")[0],
+        "lpips": lpips,
+    }
+
+
+def axis(run: Run, name: str) -> Any:
+    """The value of a run on an axis. A named variant (motioncache_paper) is told by its options."""
+    if name == "store":
+        return run.store
+    return run.scores.get(name)
+
+
+@dataclass(frozen=True)
+class Group:
+    """Runs of one protocol. ``told``: what sets it apart from the other groups."""
+
+    runs: list[Run]
+    protocol: dict[str, Any]
+    told: str
+
+    @cached_property
+    def varying(self) -> list[str]:
+        """Axes on which these runs differ (a missing value does not tell two runs apart)."""
+        return _varying(self.runs)
+
+    @cached_property
+    def told_apart(self) -> list[str]:
+        """Axes that tell two lines apart."""
+        return [name for name in _varying(self.compared) if name in LINE and name != "method"]
+
+    @cached_property
+    def options(self) -> dict[str, str]:
+        """By signature: the method's options that not all runs of that method share, e.g. " compare_with=cached"."""
+        told = {}
+        for method in {run["method"] for run in self.runs}:
+            alike = [run for run in self.runs if run["method"] == method]
+            flat = {run.signature: _flat(run.settings.get("method") or {}) | _fit(run) for run in alike}
+            keys = sorted({key for options in flat.values() for key in options})
+            differ = [key for key in keys if len({json.dumps(o.get(key), sort_keys=True) for o in flat.values()}) > 1]
+            for signature, options in flat.items():
+                told[signature] = "".join(f" {k}={options[k]}" for k in differ if options.get(k) is not None)
+        return told
+
+    def name(self, run: Run) -> str:
+        """The name of the line that a run lies on: its method and what else sets it apart, dial and schedule aside."""
+        label = "euler" if run["label"] == "euler" else run["method"]
+        extra = [key for key in self.told_apart if axis(run, key) is not None]
+        shown = [f"{key} {axis(run, key)}" if key in ("seed", "store") else str(axis(run, key)) for key in extra]
+        return ", ".join([f"{label}{self.options[run.signature]}", *dict.fromkeys(shown)])
+
+    @cached_property
+    def lines(self) -> dict[str, list[Run]]:
+        """The runs of each line, costliest first. The references are no line: they are where quality is perfect."""
+        found: dict[str, list[Run]] = {}
+        for run in self.compared:
+            found.setdefault(self.name(run), []).append(run)
+        return {name: sorted(runs, key=lambda r: -r["forward_fraction"]) for name, runs in sorted(found.items())}
+
+    @cached_property
+    def references(self) -> list[Run]:
+        return [run for run in self.runs if run.is_reference]
+
+    @cached_property
+    def noise(self) -> list[Run]:
+        """Runs that compute everything, scored against another such run: the floor that differences have to beat."""
+        return [r for r in self.runs if r.computes_all and not r.is_reference and r["method"] == "none"]
+
+    @cached_property
+    def compared(self) -> list[Run]:
+        return [run for run in self.runs if not run.is_reference and run not in self.noise]
+
+    @cached_property
+    def ceilings(self) -> dict[float, list[str]]:
+        """The schedules that have a top speed-up, by it; the store pass is counted as the runs count it."""
+        found: dict[float, list[str]] = {}
+        for run in sorted(self.compared, key=lambda r: (r["ceiling"], r["schedule"])):
+            names = found.setdefault(round(run["ceiling"], 6), [])
+            names += [run["schedule"]] * (run["schedule"] not in names)
+        return found
+
+    @cached_property
+    def machines(self) -> list[str]:
+        return sorted({str(by.get("device")) for run in self.runs for by in run.made_by})
+
+    @cached_property
+    def commits(self) -> list[str]:
+        return sorted({str(by.get("commit")) for run in self.runs for by in run.made_by})
+
+
+def front(runs: Iterable[Run], cost: str, quality: str) -> list[Run]:
+    """The runs that no other beats in one of the two without being worse in the other, cheapest last.
+
+    An identical video has no PSNR: it counts as better than any number.
+    """
+    known = [(pair, run) for run in runs if (pair := _rank(run, cost, quality)) is not None]
+    kept, best = [], -float("inf")
+    for (_, good), run in sorted(known, key=lambda item: item[0], reverse=True):
+        if good > best:
+            kept.append(run)
+            best = good
+    return kept[::-1]
+
+
+def _rank(run: Run, cost: str, quality: str) -> tuple[float, float] | None:
+    """Cheapness and goodness, both better where higher; None where a number is missing."""
+    pair = []
+    for name in (cost, quality):
+        value = run.scores.get(name)
+        if value is None and run.scores.get(f"{name}_why") == "identical":
+            value = float("inf")
+        if value is None:
+            return None
+        pair.append(value if HIGHER[name] else -value)
+    return pair[0], pair[1]
+
+
+def group(runs: Sequence[Run]) -> list[Group]:
+    """Runs by protocol, largest group first, each with what sets it apart."""
+    found: dict[str, list[Run]] = {}
+    kinds = {}
+    for run in runs:
+        rules = protocol(run)
+        key = json.dumps(rules, sort_keys=True)
+        found.setdefault(key, []).append(run)
+        kinds[key] = rules
+    ordered = sorted(found, key=lambda key: -len(found[key]))
+    names = list(dict.fromkeys(name for rules in kinds.values() for name in rules))
+    differ = [n for n in names if len({json.dumps(rules.get(n), sort_keys=True) for rules in kinds.values()}) > 1]
+    return [Group(found[key], kinds[key], _told(kinds[key], differ)) for key in ordered]
+
+
+def _told(rules: dict[str, Any], differ: Sequence[str]) -> str:
+    """ "model toy, frames 6": the parts of a protocol that differ between groups."""
+    return ", ".join(f"{name} {_short(name, rules.get(name))}" for name in differ)
+
+
+def _short(name: str, value: Any) -> str:
+    if name == "prompts" and isinstance(value, list):
+        return f"{len(value)} ({value[0][:24]}...)"
+    if name == "frame_shape" and isinstance(value, list):
+        return "x".join(map(str, value))
+    text = str(value)
+    return text if len(text) <= 32 else f"{text[:12]}..."
+
+
+def _varying(runs: Iterable[Run]) -> list[str]:
+    kept = list(runs)
+    return [name for name in AXES if len({v for r in kept if (v := axis(r, name)) is not None}) > 1]
+
+
+def _flat(node: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """A method's options as dotted names, without its dial, its fit and the class it is."""
+    found: dict[str, Any] = {}
+    for key, value in node.items():
+        if key in ("_target_", "thresh", "interval", "rescale"):
+            continue
+        found |= _flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
+    return found
+
+
+def _fit(run: Run) -> dict[str, Any]:
+    """What was asked of a fit beyond the usual; a fit that was named has an axis of its own."""
+    signed = (run.settings.get("rescale") or {}).get("signed")
+    asked = signed if isinstance(signed, dict) else {}
+    ungated = {"rescale.gate": False} if asked.get("gate") is False else {}
+    return {"rescale.degree": asked.get("degree")} | ungated
+
+
+def setting(value: Any) -> str:
+    """A value on an axis as it is shown: 0.3, FxxF, - where there is none."""
+    if value is None:
+        return "-"
+    return number(value) if isinstance(value, float) else str(value)

@@ -1,0 +1,150 @@
+"""The same comparison as a W&B report: Pareto scatter, run table, media, per-chunk curves. No torch.
+
+Needs the extra ``[report]`` (wandb-workspaces). The report shows runs that are on W&B already: those made with
+tracking=online, and offline ones after ``wandb sync outputs/*/wandb/offline-run-*``. A run's id is its signature.
+"""
+
+from typing import Any
+
+from fastcache.errors import UserError
+from fastcache.report.study import Study
+from fastcache.report.tables import interval
+
+COLUMNS = ("label", "method", "dial", "schedule", "renoise", "forward_fraction", "speedup", "lpips", "ssim", "psnr")
+SYNC = "wandb sync outputs/*/wandb/offline-run-*"
+TITLE = "fastcache: quality against compute"
+
+
+def publish(study: Study, project: str) -> str:
+    """Save the report in ENTITY/PROJECT (or PROJECT of the default entity); its address.
+
+    Raises UserError without the extra, without a login and without an answer.
+    """
+    entity, _, name = project.rpartition("/")
+    _library()
+    try:
+        _check_login()
+        report = build(study, name, entity or _default_entity())
+        report.save()
+        return str(report.url)
+    except UserError:
+        raise
+    except Exception as error:  # no network, no such project, a server's own error
+        told = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise UserError(f"the W&B report was not saved: {told}; the local report is complete") from error
+
+
+def build(study: Study, project: str, entity: str) -> Any:
+    """The report object, nothing sent. An empty entity leaves its run sets without a project, for reading offline."""
+    wr = _library()
+    runset = _runset(wr, study, project, entity)
+    blocks: list[Any] = [wr.P(text) for text in _words(study)]
+    blocks += [wr.H2("Quality against cost"), wr.PanelGrid(runsets=[runset], panels=_scatters(wr))]
+    blocks += [
+        wr.H2("Quality per chunk"),
+        wr.PanelGrid(runsets=[_runset(wr, study, project, entity)], panels=_curves(wr)),
+    ]
+    blocks += [wr.H2("Videos"), wr.PanelGrid(runsets=[_runset(wr, study, project, entity)], panels=[_media(wr)])]
+    blocks += [wr.H2("Differences from the baseline"), wr.MarkdownBlock(_differences(study))]
+    return wr.Report(project=project, entity=entity or "offline", title=TITLE, blocks=blocks, width="fluid")
+
+
+def spec(report: Any) -> str:
+    """The JSON that save() sends."""
+    return str(report._to_model().spec.model_dump_json(by_alias=True, exclude_none=True))
+
+
+def _default_entity() -> str:
+    from fastcache.track import entity
+
+    return entity()
+
+
+def _check_login() -> None:
+    from fastcache.track import has_key
+
+    if not has_key():
+        raise UserError(
+            f"--wandb needs a W&B account on this machine: type `wandb login`, then upload offline runs with `{SYNC}`; "
+            "the local report is complete without it"
+        )
+
+
+def _library() -> Any:
+    try:
+        import wandb_workspaces.reports.v2 as wr
+    except ImportError:
+        raise UserError('--wandb needs wandb-workspaces: pip install "fastcache[report]"') from None
+    return wr
+
+
+def _runset(wr: Any, study: Study, project: str, entity: str) -> Any:
+    """The runs of the study by their names, as a table: nothing else of the project enters the plots."""
+    names = [run.path.name for run in study.runs]
+    where = {"project": project, "entity": entity} if entity else {}
+    filters = f"Metric('displayName') in {names!r}"
+    order = [wr.OrderBy(name=wr.SummaryMetric("forward_fraction"), ascending=False)]
+    visible = ["run:displayName", *(f"summary:{name}" for name in COLUMNS)]
+    return wr.Runset(
+        **where, name="runs", filters=filters, order=order, pinned_columns=visible[:1], visible_columns=visible
+    )
+
+
+def _scatters(wr: Any) -> list[Any]:
+    pairs = [(q, c) for q in ("lpips", "psnr") for c in ("speedup", "forward_fraction")]
+    return [
+        wr.ScatterPlot(
+            title=f"{quality} against {cost}",
+            x=wr.SummaryMetric(cost),
+            y=wr.SummaryMetric(quality),
+            running_ymin=quality == "lpips",
+            running_ymax=quality == "psnr",
+            layout=wr.Layout(x=12 * (i % 2), y=10 * (i // 2), w=12, h=10),
+        )
+        for i, (quality, cost) in enumerate(pairs)
+    ]
+
+
+def _curves(wr: Any) -> list[Any]:
+    """Curves over the table "chunks" that every run logs."""
+    query = {"summaryTable": {"tableKey": "chunks"}}
+    return [
+        wr.CustomChart(
+            query=query,
+            chart_name="wandb/line/v0",
+            chart_fields={"x": "chunk", "y": name, "stroke": "video"},
+            chart_strings={"title": f"{name} per chunk", "x-axis-title": "chunk", "y-axis-title": name},
+            layout=wr.Layout(x=12 * i, y=0, w=12, h=10),
+        )
+        for i, name in enumerate(("lpips", "psnr"))
+    ]
+
+
+def _media(wr: Any) -> Any:
+    keys = ["sheet", *(f"video_{i}" for i in range(3))]
+    return wr.MediaBrowser(
+        title="reference | run | difference", media_keys=keys, num_columns=2, layout=wr.Layout(w=24, h=16)
+    )
+
+
+def _words(study: Study) -> list[str]:
+    first = f"{len(study.runs)} runs. Quality is measured against the run that computes everything (FFFF)."
+    return [first, *study.told()]
+
+
+def _differences(study: Study) -> str:
+    """Markdown: paired differences with intervals, a table a protocol."""
+    parts = []
+    for g, base in zip(study.groups, study.baselines, strict=True):
+        if base is None:
+            continue
+        found = study.paired(g)["lpips"]
+        rows = [
+            f"| {r['label']} | {r['forward_fraction']:.3f} | {interval(found[r.signature])} |"
+            for r in g.compared
+            if r.signature in found
+        ]
+        head = f"{g.told}\n\n" if g.told else ""
+        title = f"| run | forward fraction | LPIPS against {base['label']} |\n|---|---|---|\n"
+        parts.append(head + title + "\n".join(rows))
+    return "\n\n".join(parts) or "No baseline among these runs."

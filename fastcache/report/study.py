@@ -1,0 +1,93 @@
+"""All that a report says, computed once: groups, fronts, differences, ranks. No torch."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+
+from fastcache.errors import UserError
+from fastcache.report.groups import Group, front, group
+from fastcache.report.load import Found, Run
+from fastcache.report.stats import Estimate, Floor, Ranking, find_baseline, noise_floor, paired, rank
+
+PAIRED = ("lpips", "psnr")
+
+
+@dataclass
+class Study:
+    """What lies in ``roots``. ``baseline``: a signature, folder name or label, or None for the fixed mask FxxF."""
+
+    roots: Sequence[Path]
+    found: Found
+    baseline: str | None = None
+    _paired: dict[int, dict[str, dict[str, Estimate]]] = field(default_factory=dict)
+    _ranks: dict[int, Ranking] = field(default_factory=dict)
+
+    @property
+    def runs(self) -> list[Run]:
+        return self.found.runs
+
+    @cached_property
+    def groups(self) -> list[Group]:
+        return group(self.runs)
+
+    @cached_property
+    def baselines(self) -> list[Run | None]:
+        """The baseline of each group. Raises UserError where a named one is nowhere."""
+        found = [find_baseline(g, self.baseline) for g in self.groups]
+        if self.baseline is not None and not any(found):
+            labels = ", ".join(sorted({run["label"] for run in self.runs})[:8])
+            raise UserError(
+                f"--baseline {self.baseline}: no such run; expected a signature, a folder's name or a label: {labels}"
+            )
+        return found
+
+    def baseline_of(self, g: Group) -> Run | None:
+        return self.baselines[self.groups.index(g)]
+
+    def paired(self, g: Group) -> dict[str, dict[str, Estimate]]:
+        """By metric and signature: run - baseline, prompt by prompt; empty without a baseline."""
+        base = self.baseline_of(g)
+        if id(g) not in self._paired:
+            found = {} if base is None else {metric: paired(g.compared, base, metric) for metric in PAIRED}
+            self._paired[id(g)] = found
+        return self._paired[id(g)]
+
+    def rank(self, g: Group) -> Ranking:
+        if id(g) not in self._ranks:
+            self._ranks[id(g)] = rank(g)
+        return self._ranks[id(g)]
+
+    def fronts(self, g: Group) -> list[str]:
+        """Signatures of the front, by LPIPS against forward fraction, or by PSNR where there is no LPIPS."""
+        best = front(g.compared, "forward_fraction", "lpips") or front(g.compared, "forward_fraction", "psnr")
+        return [run.signature for run in best]
+
+    def noise(self, g: Group) -> list[Floor]:
+        return noise_floor(g, self.found.twice)
+
+    def told(self) -> list[str]:
+        """What a reader of the tables has to know before comparing: protocols kept apart, machines mixed."""
+        lines = []
+        if len(self.groups) > 1:
+            each = "; ".join(f"{g.told} ({len(g.runs)} runs)" for g in self.groups)
+            lines.append(f"{len(self.groups)} protocols, kept apart: {each}")
+        for g in self.groups:
+            name = f" ({g.told})" if g.told else ""
+            if len(g.machines) > 1:
+                machines = ", ".join(g.machines)
+                lines.append(
+                    f"speed-ups come from {len(g.machines)} machines{name}: {machines}; compare forward fractions"
+                )
+            if beyond := [r for r in g.compared if r["speedup"] is not None and r["speedup"] > 1.05 * r["ceiling"]]:
+                who = "run is faster than its" if len(beyond) == 1 else "runs are faster than their"
+                lines.append(
+                    f"{len(beyond)} {who} schedule allows{name}: the run or its reference was timed on a "
+                    "busy machine; compare forward fractions"
+                )
+            if len(g.commits) > 1:
+                lines.append(f"runs come from {len(g.commits)} commits{name}: {', '.join(g.commits)}")
+        for one, other in self.found.twice:
+            if not one.computes_all:
+                lines.append(f"{other.path} repeats {one.path}: shown once")
+        return lines
