@@ -150,8 +150,7 @@ def check_loadable(s: Settings) -> None:
     if s["frames"] > MAX_POSITIONS and s["engine"].get("rope") != "relative":
         positions = f"{MAX_POSITIONS} time positions of model={s['choices']['model']}"
         raise UserError(
-            f"frames={s['frames']} is more than the {positions}; "
-            "engine=window engine.rope=relative goes beyond them"
+            f"frames={s['frames']} is more than the {positions}; engine=window engine.rope=relative goes beyond them"
         )
     if misfit := _misfit(s):
         raise UserError(misfit)

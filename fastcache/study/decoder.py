@@ -54,7 +54,7 @@ class Decoder(nn.Module):
 
     @property
     def computed(self) -> int:
-        return sum(int(block.computed) for block in self.blocks)  # type: ignore[arg-type]
+        return sum(int(block.computed) for block in self.blocks)  # type: ignore[arg-type, misc]
 
     def engine(self, capacity: int) -> StaticKVCacheEngine:
         made = StaticKVCacheEngine()
