@@ -123,7 +123,7 @@ def use_fit(s: Settings, model: Any, sampler: Any) -> None:
         return
     wanted, asked = wanted_fit(s), fits.asked_of(s["rescale"]["signed"])
     path = fits.fit_path(Path(s["outputs"]).expanduser() / "fits", wanted, asked)
-    with locked(path.with_suffix(".lock"), wait=True):
+    with locked(path.with_suffix(".lock"), wait=True, say=terminal.say):
         if not path.is_file():
             texts = preflight.calibration_texts(s)
             terminal.say(f"no fit for {fits.fit_name(wanted)} yet: probing {len(texts)} calibration prompts")

@@ -18,15 +18,26 @@ from fastcache.settings import Settings, guided, reference_of, resolve, wanted_f
 ITEM = {"float32": 4, "bfloat16": 2, "float16": 2}
 
 
-def prepare(cfg: DictConfig, choices: Mapping[str, str]) -> Settings:
-    """The settings of a composed job, its device found. Raises UserError on what no run can use."""
+def prepare(cfg: DictConfig, choices: Mapping[str, str], here: bool = True) -> Settings:
+    """The settings of a composed job, its device found, ``here`` or where the job will run.
+
+    Raises UserError on what no run can use.
+    """
     s = resolve(cfg, choices)
-    s["device"] = _device(str(s["device"]))
+    if here:
+        s["device"] = _device(str(s["device"]))
+    elif s["device"] == "auto":
+        launcher = choices["hydra/launcher"]
+        raise UserError(
+            f"hydra/launcher={launcher} runs jobs on other machines, and what device=auto is there is not known here, "
+            "though it is part of a run's name; write device=cuda or device=cpu"
+        )
     return s
 
 
-def check(todo: Sequence[Settings], local: bool) -> None:
-    """Build the small parts of every unfinished job and, where jobs run in this process, its model too.
+def check(todo: Sequence[Settings], local: bool, here: bool = True) -> None:
+    """Build the small parts of every unfinished job and, where jobs run in this process, its model too. ``here``: they
+    run on this machine at least.
 
     Raises UserError before anything is written.
     """
@@ -46,8 +57,8 @@ def check(todo: Sequence[Settings], local: bool) -> None:
         build(s["method"])
         parse_schedule(s["schedule"], sampler.num_steps)
         check_shown(s)
+        check_loadable(s, here)
         if local:
-            check_loadable(s)
             unfinished.append(s)
     for s in unfinished:
         model = get_model(s)
@@ -134,9 +145,9 @@ def _state(folder: Folder) -> str:
     return "does not exist yet" if missing == folder.count else f"{missing} of {folder.count} videos missing"
 
 
-def check_loadable(s: Settings) -> None:
-    """Raise UserError where the model of a run lacks something, has no such time positions, or will not fit the device;
-    nothing is loaded. Of what does not fit, the largest setting that would is named."""
+def check_loadable(s: Settings, here: bool = True) -> None:
+    """Raise UserError where the model of a run lacks something, has no such time positions, or, ``here``, will not fit
+    the device; nothing is loaded. Of what does not fit, the largest setting that would is named."""
     from fastcache.models.rope import MAX_POSITIONS
 
     if ready := getattr(_module(s), "check", None):
@@ -152,7 +163,7 @@ def check_loadable(s: Settings) -> None:
         raise UserError(
             f"frames={s['frames']} is more than the {positions}; engine=window engine.rope=relative goes beyond them"
         )
-    if misfit := _misfit(s):
+    if here and (misfit := _misfit(s)):
         raise UserError(misfit)
 
 
