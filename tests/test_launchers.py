@@ -82,20 +82,27 @@ def test_submitit_runs_a_sweep_to_its_end(out, capfd, monkeypatch):
     assert folder(out, "method=reuse").info(0)["made_by"]["threads"] == max(1, launchers.cores() // 2)
 
 
-def test_a_job_of_a_sweep_waits_for_another_process_that_makes_the_same(out, capsys):
-    held = threading.Event()
+def test_a_job_of_a_sweep_waits_for_another_process_that_makes_the_same(out, monkeypatch):
+    held, told, said = threading.Event(), threading.Event(), []
 
     def hold():
         with folder(out, "method=reuse").lock():
             held.set()
-            time.sleep(0.5)
+            told.wait(300)
+
+    def say(text):
+        said.append(text)
+        if text.startswith("waiting for process"):
+            told.set()
 
     other = threading.Thread(target=hold)
     other.start()
     held.wait()
+    monkeypatch.setattr(terminal, "say", say)
     assert fastcache("-m", "method=reuse", *TINY, f"outputs={out}") == 0
     other.join()
-    assert "waiting for process" in capsys.readouterr().out
+    assert told.is_set()
+    assert "1 done, 0 left, 0 failed" in said
 
 
 def test_the_parent_of_a_parallel_sweep_loads_no_model_and_survives_a_lost_worker(out, capsys, monkeypatch):
