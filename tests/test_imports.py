@@ -54,7 +54,7 @@ ROOMS = {
     "scores": (COMMON | {"catalog", "metrics", "results", "schedule", "settings"}, LIGHT),
     "terminal": (COMMON | {"catalog", "settings"}, LIGHT),
     "report": (
-        COMMON | {"catalog", "report", "results", "settings", "terminal", "fits", "media", "track"},
+        COMMON | {"catalog", "config", "report", "results", "settings", "terminal", "fits", "media", "track"},
         {"torch", "torchvision", "lpips", "hydra", "wandb"},
     ),
     "target": (COMMON | {"catalog", "config", "report", "settings"}, LIGHT),

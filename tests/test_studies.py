@@ -115,3 +115,20 @@ def test_a_reference_with_store_passes_can_be_asked_for(tmp_path):
 def test_controls_that_cannot_be_are_refused(words, says):
     with pytest.raises(UserError, match=says):
         jobs(words)
+
+
+def test_a_report_finds_the_runs_of_a_study(mine, tmp_path, capsys):
+    from fastcache.report.__main__ import main
+
+    out = tmp_path / "out"
+    words = [*mine, *SMALL, f"outputs={out}"]
+    assert fastcache(*words, "method=none") == 0
+    assert fastcache(*SMALL, "method=reuse", "schedule=FFRR", f"outputs={out}") == 0  # none of the study's
+    capsys.readouterr()
+    args = [str(out), "--to", str(tmp_path / "report"), "--experiment", " ".join(["mine", mine[0], *SMALL])]
+    assert main(args) == 0
+    told = capsys.readouterr().out
+    assert "experiment=mine: 8 of 9 runs are not finished" in told
+    assert "reuse" not in told
+    assert main([str(tmp_path / "nowhere"), "--experiment", f"mine {mine[0]}"]) == 1
+    assert "make them with python -m fastcache.run experiment=mine" in capsys.readouterr().err
