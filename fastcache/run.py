@@ -18,7 +18,7 @@ from fastcache.catalog import CONF
 from fastcache.config import plan
 from fastcache.errors import UserError
 from fastcache.results import Folder, read_json, write_json
-from fastcache.settings import Settings, engine_reference_of, label, reference_of
+from fastcache.settings import Settings, engine_reference_of, label, own_reference, reference_of
 from fastcache.target import expand
 from fastcache.track import tracked
 
@@ -38,7 +38,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             terminal.say(picked)
         command = plan(argv)
         if command.jobs is None:
-            launch(command.argv)
+            launch(command.launches[0])
             return 0
         launcher = command.jobs[0].choices.get("hydra/launcher", launchers.BASIC)
         here = launchers.is_here(launcher) or not command.sweep
@@ -55,7 +55,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 1
     try:
         if command.sweep:
-            launch_jobs(command.argv, launcher, len(todo))
+            launch_jobs(command.launches, launcher, len(todo))
         elif not attempt(todo[0]):
             return 1
     except KeyboardInterrupt:
@@ -70,16 +70,17 @@ def launch(argv: Sequence[str]) -> None:
         job()
 
 
-def launch_jobs(argv: Sequence[str], launcher: str, jobs: int) -> None:
+def launch_jobs(launches: Sequence[Sequence[str]], launcher: str, jobs: int) -> None:
     """Launch a sweep. A worker that is lost takes no more than its job with it: what is left is told at the end."""
     unchecked = patch.object(BasicSweeper, "validate_batch_is_legal")  # composes every job again; plan has done so
     with launchers.environment(launcher, jobs), unchecked:
-        try:
-            launch(argv)
-        except Exception as error:
-            if launcher == launchers.BASIC:
-                raise
-            terminal.error(launchers.lost(launcher, error))
+        for words in launches:
+            try:
+                launch(words)
+            except Exception as error:
+                if launcher == launchers.BASIC:
+                    raise
+                terminal.error(launchers.lost(launcher, error))
 
 
 @hydra.main(version_base="1.3", config_path=str(CONF), config_name="config")
@@ -210,7 +211,7 @@ def conclude(todo: Sequence[Settings], sweep: bool) -> int:
         if failure := folder.failure():
             reasons.append(f"{label(s)}: {failure}")
         elif folder.finished and found is not None:
-            base = Folder.of(reference_of(s)).scores() if s["reference"] == "auto" else None
+            base = Folder.of(reference_of(s)).scores() if own_reference(s) else None
             ours = engine_reference_of(s)
             own = None if ours is None else Folder.of(ours).scores()
             rows |= {row["signature"]: row for row in (base, own, found) if row is not None}

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from fastcache.catalog import DIALS
 from fastcache.report.load import Run
 from fastcache.settings import number
 
@@ -187,7 +188,7 @@ def _flat(node: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     """A method's options as dotted names, without its dial, its fit and the class it is."""
     found: dict[str, Any] = {}
     for key, value in node.items():
-        if key in ("_target_", "thresh", "interval", "rescale"):
+        if key in ("_target_", "rescale", *DIALS):
             continue
         found |= _flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
     return found
