@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 from omegaconf import DictConfig
@@ -26,13 +27,23 @@ def prepare(cfg: DictConfig, choices: Mapping[str, str], here: bool = True) -> S
     s = resolve(cfg, choices)
     if here:
         s["device"] = _device(str(s["device"]))
-    elif s["device"] == "auto":
-        launcher = choices["hydra/launcher"]
+    else:
+        _check_remote(s, choices["hydra/launcher"])
+    return s
+
+
+def _check_remote(s: Settings, launcher: str) -> None:
+    """Raise UserError on what would mean something else on other machines."""
+    if s["device"] == "auto":
         raise UserError(
             f"hydra/launcher={launcher} runs jobs on other machines, and what device=auto is there is not known here, "
             "though it is part of a run's name; write device=cuda or device=cpu"
         )
-    return s
+    if launcher.startswith("ray") and not Path(s["outputs"]).expanduser().is_absolute():
+        raise UserError(
+            f"hydra/launcher={launcher} starts jobs in other folders than this one; give outputs= as a full path that "
+            f"every machine sees, e.g. outputs={Path(s['outputs']).absolute()}"
+        )
 
 
 def check(todo: Sequence[Settings], local: bool, here: bool = True) -> None:
