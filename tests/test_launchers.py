@@ -123,6 +123,7 @@ def test_the_parent_of_a_parallel_sweep_loads_no_model_and_survives_a_lost_worke
     [
         (["hydra/launcher=joblb"], "hydra/launcher=joblb does not exist. Did you mean joblib?"),
         (["hydra/launcher=submitit_slurm", "device=auto"], "write device=cuda or device=cpu"),
+        (["hydra/launcher=ray_cluster", "outputs=out"], "give outputs= as a full path"),
         (["hydra/launcher=joblib", "thresold=1,2"], "no run reads thresold"),
         (["hydra/launcher=joblib", "outputs=/proc/fastcache"], "cannot be written"),
         (["hydra/launcher=joblib", "schedule=FxxF,xFFF"], "xFFF"),
@@ -130,6 +131,7 @@ def test_the_parent_of_a_parallel_sweep_loads_no_model_and_survives_a_lost_worke
 )
 def test_a_sweep_that_cannot_be_is_refused_before_its_first_job(words, told, out, capsys, monkeypatch):
     monkeypatch.setattr(run, "launch", None)
+    monkeypatch.setattr(launchers, "installed", lambda _: True)
     keys = {word.partition("=")[0] for word in words}
     others = [word for word in (*TWO, f"outputs={out}") if word.partition("=")[0] not in keys]
     assert fastcache(*others, *words) == 1
