@@ -8,9 +8,13 @@ import time
 
 import pytest
 from command import fastcache, runs
+from hydra import compose, initialize_config_dir
+from hydra.core.config_store import ConfigStore
+from hydra.core.plugins import Plugins
 from sweeps import TINY, check_sweep, folder, reference, start
 
 from fastcache import config, launchers, make, run, terminal
+from fastcache.catalog import CONF
 from fastcache.errors import UserError
 
 TWO = ("-m", "method=reuse", "schedule=FxxF,Fxxx", *TINY)
@@ -144,6 +148,18 @@ def test_a_launcher_that_is_not_installed_names_its_extra(name, monkeypatch):
     monkeypatch.setattr(launchers, "find_spec", lambda _: None)
     with pytest.raises(UserError, match=rf"pip install -e '\.\[{launchers.LAUNCHERS[name].extra}\]'"):
         config.plan(["-m", "method=reuse,none", f"hydra/launcher={name}"])
+
+
+def test_a_ray_cluster_is_joined_not_started(monkeypatch):
+    Plugins.instance()
+    launcher = {"_target_": "ray", "ray": {"init": {"address": None}, "remote": {}}}  # as hydra-ray-launcher has it
+    store = ConfigStore.instance()
+    known = store.repo["hydra"]["launcher"]
+    monkeypatch.setitem(store.repo["hydra"], "launcher", dict(known))
+    store.store(group="hydra/launcher", name="ray", node=launcher)
+    with initialize_config_dir(version_base="1.3", config_dir=str(CONF)):
+        cfg = compose("config", overrides=["hydra/launcher=ray_cluster"], return_hydra_config=True)
+    assert cfg.hydra.launcher.ray == {"init": {"address": "auto", "object_store_memory": None}, "remote": {}}
 
 
 def test_cores_are_shared_between_workers_unless_the_user_says_otherwise(monkeypatch):
