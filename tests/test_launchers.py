@@ -13,7 +13,7 @@ from hydra.core.config_store import ConfigStore
 from hydra.core.plugins import Plugins
 from sweeps import TINY, check_sweep, folder, reference, start
 
-from fastcache import config, launchers, make, run, terminal
+from fastcache import config, launchers, make, preflight, run, terminal
 from fastcache.catalog import CONF
 from fastcache.errors import UserError
 
@@ -127,7 +127,6 @@ def test_the_parent_of_a_parallel_sweep_loads_no_model_and_survives_a_lost_worke
     [
         (["hydra/launcher=joblb"], "hydra/launcher=joblb does not exist. Did you mean joblib?"),
         (["hydra/launcher=submitit_slurm", "device=auto"], "write device=cuda or device=cpu"),
-        (["hydra/launcher=ray_cluster", "outputs=out"], "give outputs= as a full path"),
         (["hydra/launcher=joblib", "thresold=1,2"], "no run reads thresold"),
         (["hydra/launcher=joblib", "outputs=/proc/fastcache"], "cannot be written"),
         (["hydra/launcher=joblib", "schedule=FxxF,xFFF"], "xFFF"),
@@ -160,6 +159,13 @@ def test_a_ray_cluster_is_joined_not_started(monkeypatch):
     with initialize_config_dir(version_base="1.3", config_dir=str(CONF)):
         cfg = compose("config", overrides=["hydra/launcher=ray_cluster"], return_hydra_config=True)
     assert cfg.hydra.launcher.ray == {"init": {"address": "auto", "object_store_memory": None}, "remote": {}}
+
+    monkeypatch.setattr(launchers, "installed", lambda _: True)
+    words = ["-m", "method=reuse", "schedule=FxxF,Fxxx", *TINY, "hydra/launcher=ray_cluster"]
+    here, there = (config.plan([*words, f"outputs={outputs}"]).jobs[0] for outputs in ("out", "/shared/out"))
+    with pytest.raises(UserError, match="give outputs= as a full path"):
+        preflight.prepare(*here, here=False)
+    assert preflight.prepare(*there, here=False)["outputs"] == "/shared/out"
 
 
 def test_cores_are_shared_between_workers_unless_the_user_says_otherwise(monkeypatch):
