@@ -9,8 +9,6 @@ import time
 import pytest
 from command import fastcache, runs
 from hydra import compose, initialize_config_dir
-from hydra.core.config_store import ConfigStore
-from hydra.core.plugins import Plugins
 from sweeps import TINY, check_sweep, folder, reference, start
 
 from fastcache import config, launchers, make, preflight, run, terminal
@@ -149,16 +147,10 @@ def test_a_launcher_that_is_not_installed_names_its_extra(name, monkeypatch):
         config.plan(["-m", "method=reuse,none", f"hydra/launcher={name}"])
 
 
-def test_a_ray_cluster_is_joined_not_started(monkeypatch):
-    Plugins.instance()
-    launcher = {"_target_": "ray", "ray": {"init": {"address": None}, "remote": {}}}  # as hydra-ray-launcher has it
-    store = ConfigStore.instance()
-    known = store.repo["hydra"]["launcher"]
-    monkeypatch.setitem(store.repo["hydra"], "launcher", dict(known))
-    store.store(group="hydra/launcher", name="ray", node=launcher)
+def test_a_ray_cluster_is_joined_where_every_machine_sees_the_outputs(monkeypatch):
     with initialize_config_dir(version_base="1.3", config_dir=str(CONF)):
         cfg = compose("config", overrides=["hydra/launcher=ray_cluster"], return_hydra_config=True)
-    assert cfg.hydra.launcher.ray == {"init": {"address": "auto", "object_store_memory": None}, "remote": {}}
+    assert cfg.hydra.launcher.ray.init == {"address": "auto", "object_store_memory": None}
 
     monkeypatch.setattr(launchers, "installed", lambda _: True)
     words = ["-m", "method=reuse", "schedule=FxxF,Fxxx", *TINY, "hydra/launcher=ray_cluster"]
