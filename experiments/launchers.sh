@@ -16,7 +16,7 @@ sweep basic
 if has hydra_joblib_launcher; then sweep joblib hydra/launcher=joblib; fi
 if has hydra_submitit_launcher; then sweep submitit_local hydra/launcher=submitit_local; fi
 if has hydra_ray_launcher; then
-  sweep ray hydra/launcher=ray
+  sweep ray_local hydra/launcher=ray_local
   ray start --head --block --port=6399 --node-ip-address=127.0.0.1 --num-cpus=2 --include-dashboard=false > "$out/ray.log" 2>&1 &
   trap 'kill $!' EXIT
   for _ in $(seq 120); do grep -q "Ray runtime started" "$out/ray.log" && break; sleep 1; done

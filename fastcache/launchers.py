@@ -28,6 +28,7 @@ LAUNCHERS = {
     "submitit_local": Launcher("slurm", "hydra_submitit_launcher"),
     "submitit_slurm": Launcher("slurm", "hydra_submitit_launcher", here=False),
     "ray": Launcher("ray", "hydra_ray_launcher"),
+    "ray_local": Launcher("ray", "hydra_ray_launcher"),
     "ray_cluster": Launcher("ray", "hydra_ray_launcher", here=False),
 }
 BASIC = "basic"  # one job after the other in the process that was started
