@@ -12,6 +12,7 @@ from typing import Any
 from omegaconf import open_dict
 
 from fastcache import fits, terminal
+from fastcache.catalog import DIALS
 from fastcache.errors import UserError
 from fastcache.fits import PROBE_SEED, Fit
 from fastcache.settings import Settings, wanted_fit
@@ -30,7 +31,7 @@ degree of the polynomial (default: by cross-validation); rescale.gate=false take
 one fit from the samples of several, probed on other prompts or with other seeds, on as many machines.
 """
 
-IDLE = {"method", "schedule", "thresh", "interval", "engine", "metric", "reference", "experiment", "tracking", "retry"}
+IDLE = {"method", "schedule", *DIALS, "engine", "metric", "reference", "experiment", "tracking", "retry"}
 IDLE |= {"image", "control", "guidance_scale", "negative_prompt", "guidance_decisions"}
 
 OnVideo = Callable[[int, int], None]

@@ -78,7 +78,7 @@ def make_videos(s: Settings, folder: Folder, reference: Folder, title: str = "")
                 check_size(s, video.frames.shape, reference)
             folder.save_frames(idx, video.frames)
             events = method.nonfinite_events - before[0], method.clamps - before[1]
-            info = _info(s, idx, model, video, *events) | {"wall_s": perf_counter() - began}
+            info = _info(s, idx, model, video, *events) | {"wall_s": perf_counter() - began - video.search_seconds}
             folder.save_info(idx, info)
             render(s, folder, reference, idx)
             bar.video(idx, [c.letters for c in video.rollout.chunks], info["compute_fraction"], info["wall_s"])

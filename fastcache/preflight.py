@@ -13,7 +13,7 @@ from fastcache.errors import UserError
 from fastcache.memory import size
 from fastcache.results import Folder
 from fastcache.schedule import parse_schedule
-from fastcache.settings import Settings, guided, reference_of, resolve, wanted_fit
+from fastcache.settings import Settings, guided, own_reference, reference_of, resolve, wanted_fit
 
 ITEM = {"float32": 4, "bfloat16": 2, "float16": 2}
 
@@ -75,7 +75,7 @@ def check_shown(s: Settings) -> None:
 
 def external_reference(s: Settings) -> Folder | None:
     """The reference named by a signature or a folder. Raises UserError if it is not there or cannot be compared."""
-    if s["reference"] == "auto":
+    if own_reference(s):
         return None
     folder = results.find_run(s["outputs"], str(s["reference"]))
     differences = results.differing(s, folder.settings())
@@ -120,6 +120,8 @@ def reachable(todo: Sequence[Settings]) -> list[str]:
 def reach(s: Settings) -> str:
     """The speed-ups of DiT time that whole skipped steps give."""
     speeds = scores.speeds(s)
+    if len(speeds) == 1 and speeds[0] > 1:
+        return f"{speeds[0]:.2f}x of DiT time: steps left out: {s['schedule'].count('-')} a chunk"
     if len(speeds) == 1:
         return "1.00x: every step is forced"
     skipped = ", ".join(map(str, range(len(speeds))))

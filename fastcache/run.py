@@ -17,7 +17,7 @@ from fastcache.catalog import CONF
 from fastcache.config import plan
 from fastcache.errors import UserError
 from fastcache.results import Folder, read_json, write_json
-from fastcache.settings import Settings, engine_reference_of, label, reference_of
+from fastcache.settings import Settings, engine_reference_of, label, own_reference, reference_of
 from fastcache.target import expand
 from fastcache.track import tracked
 
@@ -37,7 +37,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             terminal.say(picked)
         command = plan(argv)
         if command.jobs is None:
-            launch(command.argv)
+            launch(command.launches[0])
             return 0
         todo = [preflight.prepare(*job) for job in command.jobs]
         if any(s["dry"] for s in todo):
@@ -53,7 +53,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 1
     try:
         if command.sweep:
-            launch(command.argv)
+            for words in command.launches:
+                launch(words)
         elif not attempt(todo[0]):
             return 1
     except KeyboardInterrupt:
@@ -193,7 +194,7 @@ def conclude(todo: Sequence[Settings], sweep: bool) -> int:
         if failure := folder.failure():
             reasons.append(f"{label(s)}: {failure}")
         elif folder.finished and found is not None:
-            base = Folder.of(reference_of(s)).scores() if s["reference"] == "auto" else None
+            base = Folder.of(reference_of(s)).scores() if own_reference(s) else None
             ours = engine_reference_of(s)
             own = None if ours is None else Folder.of(ours).scores()
             rows |= {row["signature"]: row for row in (base, own, found) if row is not None}

@@ -68,7 +68,7 @@ def _picture(figure: Any, told: str) -> str:
 
 
 def atlas_grid(group: Group) -> Grid | None:
-    """Masks by classes of chunks: all, and those that a mask of several skipped steps (else any mask) is confined to."""
+    """Masks by classes of chunks: all, and those that a mask of several skips (else any mask) is confined to."""
     runs = [run for run in group.compared if run.role in ("mask", "part")]
     spans = {_span(run): None for run in runs if run.role == "part" and run["schedule"].count("R") > 1}
     spans = spans or {_span(run): None for run in runs if run.role == "part" and _span(run)[0] != _span(run)[1]}

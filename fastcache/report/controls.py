@@ -1,12 +1,12 @@
-"""Runs with a dial against what needs no decision, at equal compute: the oracle, random masks, fixed masks, fewer steps.
+"""Runs with a dial against controls of equal compute: the oracle, random masks, fixed masks, fewer steps.
 
 Prompt by prompt, at the forward fraction of that prompt's video: it follows from the video's own compute_fraction where
 scores.json has it, else the mean of the run is taken. A control is a line through its runs of the same reference,
-engine, sampling and seed, which ends where everything is computed (fraction 1, no error). Between neighbouring points of
-the line LPIPS and squared error are interpolated linearly, which is what a mixture costs: some chunks with one, the
+engine, sampling and seed, which ends where everything is computed (fraction 1, no error). Between neighbouring points
+of the line LPIPS and squared error are interpolated linearly, which is what a mixture costs: some chunks with one, the
 others with the next. Fixed masks, fewer steps and the oracle are mixed as well as they can be (chosen on the same
-videos, which favours them); random masks are joined in the order of their cost. Of oracle and random masks, those of the
-run's own schedule are taken where there are any, else those of the schedule that forces least.
+videos, which favours them); random masks are joined in the order of their cost. Of oracle and random masks, those of
+the run's own schedule are taken where there are any, else those of the schedule that forces least.
 
 An identical video has no error: its squared error counts as ``LEAST`` (100 dB) in differences of PSNR. No torch.
 """
@@ -26,9 +26,9 @@ LEAST = 1e-10
 SLACK = 0.01
 """Forward fraction by which videos may on average lie beyond a line's cheapest point, whose error then counts."""
 MEANING = (
-    "Each number is the run minus the control at equal forward fraction, prompt by prompt: LPIPS below 0 and PSNR above 0 "
-    "say that the run is better than choosing nothing (random masks, fixed masks, fewer steps); against the oracle, the "
-    "best masks of whole steps in hindsight by the latents' squared error, it is the regret."
+    "Each number is the run minus the control at equal forward fraction, prompt by prompt: LPIPS below 0 and PSNR "
+    "above 0 say that the run is better than a control that decides nothing; against the oracle, the best masks of "
+    "whole steps in hindsight by the squared error of the latents, it is the regret."
 )
 
 Errors = dict[str, np.ndarray]

@@ -101,9 +101,9 @@ def _ranks(part: Group, ranking: Ranking) -> str:
         return head + "<p>No two lines reach a common forward fraction.</p>"
     note = (
         '<p class="faint">Lines are interpolated per prompt between neighbouring runs, along the dial for each '
-        "schedule (the best schedule counts), fixed masks and fewer steps as their best mixtures; computing everything ends every line, nothing "
-        "is extrapolated. Behind: difference from the best line, prompt by prompt; "
-        "the oracle is a bound and has no rank.</p>"
+        "schedule (the best schedule counts), fixed masks and fewer steps as their best mixtures; computing everything "
+        "ends every line, nothing is extrapolated. Behind: difference from the best line, prompt by prompt; the oracle "
+        "is a bound and has no rank.</p>"
     )
     form = "{:.5f}"
     rows = []

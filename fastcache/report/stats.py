@@ -118,8 +118,9 @@ def rank(group: Group) -> Ranking:
     """Methods at equal forward fraction, interpolated per prompt between neighbouring runs of a line.
 
     A line with a dial is interpolated along it, for each schedule, and the best schedule counts; fixed masks and fewer
-    steps, which have none, are mixed as well as they can be; masks in some chunks only are left out. Computing everything (fraction 1, no error) is the end of every line; nothing is
-    extrapolated beyond its cheapest run. Only fractions that two lines reach are kept.
+    steps, which have none, are mixed as well as they can be; masks in some chunks only are left out. Computing
+    everything (fraction 1, no error) is the end of every line; nothing is extrapolated beyond its cheapest run. Only
+    fractions that two lines reach are kept.
     """
     metric = next((m for m in ("lpips", "ssim") if any(r[m] is not None for r in group.compared)), "lpips")
     curves = _curves(group, metric)

@@ -10,7 +10,6 @@ from fastcache.report.groups import AXES, Group, axis, setting
 from fastcache.report.load import Run
 from fastcache.report.stats import Estimate
 
-
 PARTS = ("", "_low", "_high", "_n")  # of an estimate
 
 
