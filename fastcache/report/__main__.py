@@ -79,19 +79,20 @@ def tell(study: Study) -> None:
         if base is not None:
             terminal.say(f"baseline {base['label']} ({base.signature})")
     terminal.say("* nothing beats it in both LPIPS and forward fraction; the oracle and random masks do not compete")
-    for g in study.groups:
-        _controls(study, g)
+    shown = [g for g in study.groups if _controls(study, g)]
+    if shown:
+        _explain([one for g in shown for one in study.controls(g)])
     for line in study.told():
         terminal.say(line)
     if notes := study.found.notes:
         terminal.say(f"{len(notes)} not finished: {'; '.join(notes[:3])}{'; ...' if len(notes) > 3 else ''}")
 
 
-def _controls(study: Study, g: Group) -> None:
-    """LPIPS and PSNR of runs with a dial, minus those of each control at equal compute."""
+def _controls(study: Study, g: Group) -> bool:
+    """LPIPS and PSNR of runs with a dial, minus those of each control at equal compute; whether there was anything."""
     rows = study.controls(g)
     if not rows:
-        return
+        return False
     terminal.say(f"\nagainst controls at equal compute{f', {g.told}' if g.told else ''}: LPIPS, PSNR in dB")
     titles = present(rows)
     made = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
@@ -105,6 +106,11 @@ def _controls(study: Study, g: Group) -> None:
     terminal.show_whole(made)
     if len(rows) > MOST_ROWS:
         terminal.say(f"{len(rows) - MOST_ROWS} more runs are in table.csv")
+    return True
+
+
+def _explain(rows: Sequence[Against]) -> None:
+    """What the numbers of these tables mean."""
     terminal.say(f"{MEANING} In parentheses: the 95 % interval over prompts holds 0.")
     if identical := sum(one.identical for one in rows):
         terminal.say(f"{identical} videos are identical to the reference: LPIPS 0, and 100 dB in these differences.")

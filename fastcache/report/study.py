@@ -10,6 +10,7 @@ from fastcache.report.controls import Against, against
 from fastcache.report.groups import Group, group
 from fastcache.report.load import Found, Run
 from fastcache.report.stats import Estimate, Floor, Ranking, find_baseline, noise_floor, paired, rank
+from fastcache.scores import timing_doubts
 
 PAIRED = ("lpips", "psnr")
 
@@ -93,6 +94,8 @@ class Study:
                     f"{len(beyond)} {who} schedule allows{name}: the run or its reference was timed on a "
                     "busy machine; compare forward fractions"
                 )
+            if doubts := timing_doubts(run.scores for run in g.runs):
+                lines.append(f"{doubts}{name}; compare forward fractions")
             if len(g.commits) > 1:
                 lines.append(f"runs come from {len(g.commits)} commits{name}: {', '.join(g.commits)}")
         for one, other in self.found.twice:
