@@ -57,7 +57,8 @@ ROOMS = {
         {"torch", "torchvision", "lpips", "hydra", "wandb"},
     ),
     "target": (COMMON | {"catalog", "config", "report", "settings"}, LIGHT),
-    "track": (COMMON, {"torch", "hydra"}),
+    "commit": (set(), {"torch", "hydra", "wandb"}),
+    "track": (COMMON | {"commit", "terminal"}, {"torch", "hydra"}),
 }
 FILES = sorted(PACKAGE.rglob("*.py"))
 
