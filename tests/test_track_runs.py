@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from command import only, read
-from test_track import KEY, merged, read_back
+from test_track import KEY
 from wandb_endpoint import Endpoint, alone
 
 HERE = Path(__file__).resolve().parent
@@ -72,7 +72,7 @@ def test_scores_chunks_and_media_arrive(study):
     sent = [data for path, data in server.uploads.items()]
     assert (folder / "sheet.png").read_bytes() in sent and (folder / "videos" / "0.mp4").read_bytes() in sent
     tables = [json.loads(data) for path, data in server.uploads.items() if path.endswith("chunks.table.json")]
-    assert ["video", "prompt", "chunk", "trace"] == tables[0]["columns"][:4]
+    assert tables[0]["columns"][:4] == ["video", "prompt", "chunk", "trace"]
 
 
 def test_the_same_settings_are_the_same_run(study):
