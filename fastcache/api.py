@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from time import perf_counter
@@ -10,27 +11,31 @@ from typing import Any
 import numpy as np
 import torch
 
-from fastcache import catalog, fits, guidance
+from fastcache import catalog, fits, guidance, hindsight
 from fastcache.build import build
+from fastcache.condition import Condition
 from fastcache.errors import UserError
 from fastcache.kv_cache import VanillaKVCacheEngine
 from fastcache.methods.follow import for_guidance
 from fastcache.methods.none import NoCache
+from fastcache.methods.planned import Oracle
 from fastcache.metrics.score import chunk_frames, score_video
-from fastcache.noise import Noise
+from fastcache.noise import Draw, Noise
 from fastcache.rescale import Rescale
 from fastcache.sample import OnStep, Rollout, rollout
 from fastcache.sampler import FewStep
-from fastcache.schedule import parse_schedule
+from fastcache.schedule import Schedule, parse_schedule
 
 
 @dataclass
 class Video:
-    """Frames uint8 [T, H, W, 3], the rollout they came from and the seconds spent on decoding."""
+    """Frames uint8 [T, H, W, 3], the rollout they came from and the seconds spent on decoding and, by an oracle, on its
+    search."""
 
     frames: np.ndarray
     rollout: Rollout
     decode_seconds: float
+    search_seconds: float = 0.0
 
     @property
     def frames_of_chunk(self) -> list[int]:
@@ -107,11 +112,20 @@ def generate(
     method = NoCache() if method is None else method
     forced = parse_schedule(schedule, sampler.num_steps)
     condition = model.condition(prompt, seed + idx, frames, image=image, control=control)
+    method.address = (seed, idx)
     methods, negative, known = {"pos": method}, None, 0
     if guidance_scale > 1:
         methods = for_guidance(method, guidance_decisions == "shared")
         negative, known = model.negative(condition, negative_prompt, seed + idx), method.nonfinite_events
     draw = Noise(seed).of(idx)
+    searched = 0.0
+    if isinstance(method, Oracle):
+        if negative is not None:
+            raise UserError("method=oracle searches without guidance; leave guidance_scale out")
+        began = perf_counter()
+        run = partial(_again, model, sampler, forced, condition, draw)
+        hindsight.search(method, run, forced, frames, sampler.frames_per_chunk)
+        searched = perf_counter() - began
     made = rollout(
         model, methods, sampler, forced, condition, frames, draw, on_step, negative=negative, guidance=guidance_scale
     )
@@ -120,7 +134,14 @@ def generate(
     began = perf_counter()
     with torch.inference_mode():
         decoded = model.decode(made.latents)
-    return Video(decoded, made, perf_counter() - began)
+    return Video(decoded, made, perf_counter() - began, searched)
+
+
+def _again(
+    model: Any, sampler: Any, forced: Schedule, condition: Condition, draw: Draw, method: Any, frames: int, given: Any
+) -> Rollout:
+    """The same video once more, or its beginning, with another method."""
+    return rollout(model, {"pos": method}, sampler, forced, condition, frames, draw, given=given)
 
 
 def score(video: Video, reference: Video, metrics: Sequence[Any] | None = None) -> dict[str, Any]:

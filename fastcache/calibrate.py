@@ -12,6 +12,7 @@ from typing import Any
 from omegaconf import open_dict
 
 from fastcache import fits, terminal, track
+from fastcache.catalog import DIALS
 from fastcache.errors import UserError
 from fastcache.fits import PROBE_SEED, Fit
 from fastcache.settings import Settings, wanted_fit
@@ -31,7 +32,7 @@ one fit from the samples of several, probed on other prompts or with other seeds
 run of job type probe: tracking=offline (default), online or disabled.
 """
 
-IDLE = {"method", "schedule", "thresh", "interval", "engine", "metric", "reference", "experiment", "retry"}
+IDLE = {"method", "schedule", *DIALS, "engine", "metric", "reference", "experiment", "retry"}
 IDLE |= {"image", "control", "guidance_scale", "negative_prompt", "guidance_decisions"}
 
 OnVideo = Callable[[int, int], None]

@@ -14,7 +14,7 @@ from fastcache.errors import UserError
 
 HERE = Path(__file__).resolve().parent
 CONF = HERE / "conf" if (HERE / "conf").is_dir() else HERE.parent / "conf"
-DIALS = ("thresh", "interval")
+DIALS = ("thresh", "interval", "skip")
 GROUPS = ("model", "engine", "method", "sampler", "rescale", "prompts", "metric", "tracking", "experiment")
 KEYS = (
     *GROUPS,

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 from omegaconf import DictConfig
@@ -13,20 +14,41 @@ from fastcache.errors import UserError
 from fastcache.memory import size
 from fastcache.results import Folder
 from fastcache.schedule import parse_schedule
-from fastcache.settings import Settings, guided, reference_of, resolve, wanted_fit
+from fastcache.settings import Settings, guided, own_reference, reference_of, resolve, wanted_fit
 
 ITEM = {"float32": 4, "bfloat16": 2, "float16": 2}
 
 
-def prepare(cfg: DictConfig, choices: Mapping[str, str]) -> Settings:
-    """The settings of a composed job, its device found. Raises UserError on what no run can use."""
+def prepare(cfg: DictConfig, choices: Mapping[str, str], here: bool = True) -> Settings:
+    """The settings of a composed job, its device found, ``here`` or where the job will run.
+
+    Raises UserError on what no run can use.
+    """
     s = resolve(cfg, choices)
-    s["device"] = _device(str(s["device"]))
+    if here:
+        s["device"] = _device(str(s["device"]))
+    else:
+        _check_remote(s, choices["hydra/launcher"])
     return s
 
 
-def check(todo: Sequence[Settings], local: bool) -> None:
-    """Build the small parts of every unfinished job and, where jobs run in this process, its model too.
+def _check_remote(s: Settings, launcher: str) -> None:
+    """Raise UserError on what would mean something else on other machines."""
+    if s["device"] == "auto":
+        raise UserError(
+            f"hydra/launcher={launcher} runs jobs on other machines, and what device=auto is there is not known here, "
+            "though it is part of a run's name; write device=cuda or device=cpu"
+        )
+    if launcher.startswith("ray") and not Path(s["outputs"]).expanduser().is_absolute():
+        raise UserError(
+            f"hydra/launcher={launcher} starts jobs in other folders than this one; give outputs= as a full path that "
+            f"every machine sees, e.g. outputs={Path(s['outputs']).absolute()}"
+        )
+
+
+def check(todo: Sequence[Settings], local: bool, here: bool = True) -> None:
+    """Build the small parts of every unfinished job and, where jobs run in this process, its model too. ``here``: they
+    run on this machine at least.
 
     Raises UserError before anything is written.
     """
@@ -47,8 +69,8 @@ def check(todo: Sequence[Settings], local: bool) -> None:
         build(s["method"])
         parse_schedule(s["schedule"], sampler.num_steps)
         check_shown(s)
+        check_loadable(s, here)
         if local:
-            check_loadable(s)
             unfinished.append(s)
     for s in unfinished:
         model = get_model(s)
@@ -83,7 +105,7 @@ def check_shown(s: Settings) -> None:
 
 def external_reference(s: Settings) -> Folder | None:
     """The reference named by a signature or a folder. Raises UserError if it is not there or cannot be compared."""
-    if s["reference"] == "auto":
+    if own_reference(s):
         return None
     folder = results.find_run(s["outputs"], str(s["reference"]))
     differences = results.differing(s, folder.settings())
@@ -128,6 +150,8 @@ def reachable(todo: Sequence[Settings]) -> list[str]:
 def reach(s: Settings) -> str:
     """The speed-ups of DiT time that whole skipped steps give."""
     speeds = scores.speeds(s)
+    if len(speeds) == 1 and speeds[0] > 1:
+        return f"{speeds[0]:.2f}x of DiT time: steps left out: {s['schedule'].count('-')} a chunk"
     if len(speeds) == 1:
         return "1.00x: every step is forced"
     skipped = ", ".join(map(str, range(len(speeds))))
@@ -142,9 +166,9 @@ def _state(folder: Folder) -> str:
     return "does not exist yet" if missing == folder.count else f"{missing} of {folder.count} videos missing"
 
 
-def check_loadable(s: Settings) -> None:
-    """Raise UserError where the model of a run lacks something, has no such time positions, or will not fit the device;
-    nothing is loaded. Of what does not fit, the largest setting that would is named."""
+def check_loadable(s: Settings, here: bool = True) -> None:
+    """Raise UserError where the model of a run lacks something, has no such time positions, or, ``here``, will not fit
+    the device; nothing is loaded. Of what does not fit, the largest setting that would is named."""
     from fastcache.models.rope import MAX_POSITIONS
 
     if ready := getattr(_module(s), "check", None):
@@ -160,7 +184,7 @@ def check_loadable(s: Settings) -> None:
         raise UserError(
             f"frames={s['frames']} is more than the {positions}; engine=window engine.rope=relative goes beyond them"
         )
-    if misfit := _misfit(s):
+    if here and (misfit := _misfit(s)):
         raise UserError(misfit)
 
 

@@ -22,13 +22,14 @@ from fastcache.forwards import Forwards
 from fastcache.kv_cache.masks import chunk_plan
 from fastcache.noise import Draw
 from fastcache.sampler import Sampler
+from fastcache.schedule import Schedule, next_step
 
 
 @dataclass
 class ChunkTrace:
     """What happened in one chunk, one entry a denoising step; all empty for a prefilled chunk."""
 
-    letters: str = ""  # F computed in full, P partly, R reused or forecast
+    letters: str = ""  # F computed in full, P partly, R reused or forecast, - left out
     fractions: list[float] = field(default_factory=list)  # tokens computed / tokens
     indicator: list[Any] = field(default_factory=list)  # what pos's method decided on (numbers), or None
     full_forwards: int = 0  # store and prefill forwards, of each cache tag
@@ -42,6 +43,12 @@ class ChunkTrace:
         self.letters += "F" if fraction >= 1 else "P" if fraction > 0 else "R"
         self.fractions.append(float(fraction))
         self.indicator.append(decisions[step_idx] if step_idx < len(decisions) else None)
+
+    def leave_out(self) -> None:
+        """A step that the schedule takes out of the sampler."""
+        self.letters += "-"
+        self.fractions.append(0.0)
+        self.indicator.append(None)
 
 
 @dataclass
@@ -114,7 +121,7 @@ def rollout(
     model: Any,
     methods: Mapping[str, Any],
     sampler: Sampler,
-    forced: tuple[bool, ...],
+    forced: Schedule,
     condition: Condition | Tensor,
     frames: int,
     draw: Draw,
@@ -128,7 +135,7 @@ def rollout(
     Args:
         model: a VideoModel; its engines are cleared before and after.
         methods: the cache method of each cache tag: {"pos": method}, and under guidance "neg" with one of its own.
-        forced: which steps are forced full (``schedule.parse_schedule``).
+        forced: which steps are forced full or left out (``schedule.parse_schedule``).
         condition: what the video is told to be; bare prompt embeddings [B, text_len, text_dim] where text is all.
         draw: (chunk_idx, step_idx, shape) -> noise of that address (``Noise.of``).
         given: the first latent frames [B, k * frames_per_chunk, C, H, W], stored instead of generated.
@@ -152,6 +159,7 @@ def rollout(
     known = [] if given is None else first.latent(given).split(size, dim=1)
     latents, traces = [], []
     for method in methods.values():
+        method.forced = forced
         method.begin_video()
     for chunk_idx in range(frames // size):
         trace = ChunkTrace()
@@ -182,7 +190,7 @@ def rollout(
 def _denoise_chunk(
     passes: _Passes,
     sampler: Sampler,
-    forced: tuple[bool, ...],
+    forced: Schedule,
     chunk_idx: int,
     trace: ChunkTrace,
     noise: Callable[[int], Tensor],
@@ -192,9 +200,12 @@ def _denoise_chunk(
     for method in passes.methods.values():
         method.begin_chunk(chunk_idx)
     x = noise(0)
-    for i in range(sampler.num_steps):
-        flow = passes.flow(x, chunk_idx, i, forced[i], trace)
-        x = sampler.next(x, flow, i, partial(noise, i + 1))
+    for i, full in enumerate(forced):
+        if full is None:
+            trace.leave_out()
+            continue
+        flow, to = passes.flow(x, chunk_idx, i, full, trace), next_step(forced, i)
+        x = sampler.next(x, flow, i, partial(noise, to), to)
         if on_step is not None:
             on_step(chunk_idx, trace)
     return x
@@ -203,7 +214,7 @@ def _denoise_chunk(
 def _check(
     model: Any,
     sampler: Sampler,
-    forced: tuple[bool, ...],
+    forced: Schedule,
     frames: int,
     given: Tensor | None,
 ) -> None:

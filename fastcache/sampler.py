@@ -113,9 +113,9 @@ class Sampler(ABC):
         return x0_from_flow(x, flow, self.sigma(i))
 
     @abstractmethod
-    def next(self, x: Tensor, flow: Tensor, i: int, noise: Callable[[], Tensor]) -> Tensor:
-        """The latent at step i + 1, or x0 after the last step; ``noise`` gives a tensor of x's shape and is called only
-        if this sampler adds noise there."""
+    def next(self, x: Tensor, flow: Tensor, i: int, noise: Callable[[], Tensor], to: int | None = None) -> Tensor:
+        """The latent at step ``to`` (the one after i), or x0 after the last step; ``noise`` gives a tensor of x's shape
+        and is called only if this sampler adds noise there."""
 
     def noise_step(self, i: int) -> int:
         """Address of the noise added before step i (see ``noise.Noise``)."""
@@ -143,9 +143,10 @@ class FewStep(Sampler):
         if self.renoise not in ("fresh", "shared"):
             raise UserError(f"sampler.renoise={self.renoise}: expected fresh or shared")
 
-    def next(self, x: Tensor, flow: Tensor, i: int, noise: Callable[[], Tensor]) -> Tensor:
+    def next(self, x: Tensor, flow: Tensor, i: int, noise: Callable[[], Tensor], to: int | None = None) -> Tensor:
+        to = i + 1 if to is None else to
         x0 = self.x0(x, flow, i)
-        return x0 if i == self.num_steps - 1 else add_noise(x0, noise(), self.sigma(i + 1))
+        return x0 if to == self.num_steps else add_noise(x0, noise(), self.sigma(to))
 
     def noise_step(self, i: int) -> int:
         return i if self.renoise == "fresh" else 0
@@ -157,8 +158,8 @@ class Euler(Sampler):
 
     name: ClassVar[str] = "euler"
 
-    def next(self, x: Tensor, flow: Tensor, i: int, noise: Callable[[], Tensor]) -> Tensor:
-        return euler_step(x, flow, self.sigma(i), self.sigma(i + 1))
+    def next(self, x: Tensor, flow: Tensor, i: int, noise: Callable[[], Tensor], to: int | None = None) -> Tensor:
+        return euler_step(x, flow, self.sigma(i), self.sigma(i + 1 if to is None else to))
 
 
 def _check_steps(steps: Sequence[float]) -> tuple[float, ...]:

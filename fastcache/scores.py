@@ -14,8 +14,8 @@ from fastcache.settings import Settings, guided, label, number
 
 Scores = dict[str, Any]
 TIMING = (
-    "wall clock after one warm-up chunk, medians over videos; dit_s_per_video: the DiT and the cache method, denoising "
-    "and store passes; s_per_video: from prompt to frames on disk, without mp4 and scoring"
+    "wall clock after a warm-up chunk in each process, medians over videos; dit_s_per_video: the DiT and the cache "
+    "method, denoising and store passes; s_per_video: from prompt to frames on disk, without mp4 and scoring"
 )
 UNSTEADY = 1.5
 """How much slower than its like a video may be before a speed-up is in doubt."""
@@ -131,17 +131,18 @@ def top_speed(s: Settings) -> float:
 
 
 def speeds(s: Settings) -> list[float]:
-    """The DiT speed-ups that a run can reach, by the number of steps of a chunk that are skipped, from none to all that
-    the schedule leaves open."""
+    """The DiT speed-ups that a run can reach, by the number of steps of a chunk that are skipped, from those that the
+    schedule leaves out to all that it leaves open."""
     forced = parse_schedule(s["schedule"], len(s["sampler"]["steps"]))
     forwards = len(forced) + (s["sampler"].get("store") != "reuse_last")
-    return [forwards / (forwards - skipped) for skipped in range(forced.count(False) + 1)]
+    least = forced.count(None)
+    return [forwards / (forwards - skipped) for skipped in range(least, least + forced.count(False) + 1)]
 
 
 def idle_dial(s: Settings, made: Mapping[str, Any], traced: Mapping[str, Any] | None) -> str | None:
     """Says so where the dial of a finished run, with its scores.json and trace.json, decided nothing; else None."""
     dial = next((key for key in DIALS if key in s["method"]), None)
-    if dial is None:
+    if dial in (None, "skip"):  # skip orders a number of steps and compares nothing
         return None
     forced = parse_schedule(s["schedule"], len(s["sampler"]["steps"]))
     setting, share = f"{label(s)}: {dial}={number(s['dial'])}", made["compute_fraction"]
@@ -149,7 +150,7 @@ def idle_dial(s: Settings, made: Mapping[str, Any], traced: Mapping[str, Any] | 
         return f"{setting} had nothing to decide, schedule={s['schedule']} forces every step"
     if share >= 1 - 1e-9:
         what = "every step was computed in full, as in the reference"
-    elif share <= sum(forced) / len(forced) + 1e-9:
+    elif share <= forced.count(True) / len(forced) + 1e-9:
         what = "every step but the F ones was skipped"
     else:
         return None

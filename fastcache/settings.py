@@ -35,12 +35,14 @@ def resolve(cfg: DictConfig, choices: Mapping[str, str]) -> Settings:
     except OmegaConfBaseException as error:
         raise UserError(f"the configuration cannot be resolved: {str(error).splitlines()[0]}") from None
     assert isinstance(plain, dict)
-    s: Settings = {str(key): value for key, value in plain.items()}
+    s: Settings = {str(key): value for key, value in plain.items() if key != "grids"}
     s["choices"] = {group: choices[group] for group in catalog.GROUPS if choices.get(group) not in (None, "None")}
     s["schedule"] = str(s["schedule"])
     s.setdefault("metric", {})  # metric=[]
     for key, least in (("frames", 1), ("seed", 0), ("num_videos", 1)):
         _whole(s, key, least)
+    if not re.fullmatch(r"seed:\d+|(?!seed:).*", str(s["reference"])):
+        raise UserError(f"reference={s['reference']}: expected a seed, e.g. reference=seed:1")
     for key in ("force", "retry", "dry"):
         if not isinstance(s[key], bool):
             raise UserError(f"{key}={s[key]}: expected true or false")
@@ -52,6 +54,7 @@ def resolve(cfg: DictConfig, choices: Mapping[str, str]) -> Settings:
     _check_sampling(s)
     _check_guidance(s)
     s["dial"] = _dial(s)
+    _check_planned(s)
     s["prompts"] = _prompts(s)
     s["num_videos"] = len(s["prompts"])
     s["weights"] = _weights(s)
@@ -76,8 +79,14 @@ def reference_of(s: Settings) -> Settings:
     """The run that a run is scored against: nothing cached, the default engine, all else equal.
 
     ``method=euler`` stands for another sampler, so its reference is that of the stock sampler, on the same steps.
+    ``reference=seed:N`` is the FFFF run of another seed, ``reference=clean`` that whose chunks a store pass commits.
     """
     r = copy.deepcopy(s)
+    asked = str(s["reference"])
+    if asked.startswith("seed:"):
+        r["seed"] = int(asked.removeprefix("seed:"))
+    if asked == "clean":
+        r["sampler"]["store"] = "clean"
     r["method"] = catalog.load("method", "none")["method"]
     r["schedule"] = "F" * len(s["sampler"]["steps"])
     r["choices"] |= {"method": "none"}
@@ -105,12 +114,19 @@ def engine_reference_of(s: Settings) -> Settings | None:
     return r
 
 
+def own_reference(s: Settings) -> bool:
+    """Whether the reference follows from the settings (``reference_of``); else it is a run named by the user."""
+    return s["reference"] in ("auto", "clean") or str(s["reference"]).startswith("seed:")
+
+
 def label(s: Settings) -> str:
     """What tables print: euler, none FFFF, motioncache 0.3 FxxF."""
     method = s["choices"]["method"]
     if method == "euler" and set(s["schedule"]) == {"F"}:
         return str(method)
-    return " ".join([method, *([number(s["dial"])] if s["dial"] is not None else []), s["schedule"]])
+    chunks = s["method"].get("chunks")
+    where = [] if chunks is None else [f"chunks {'-'.join(map(str, chunks))}"]
+    return " ".join([method, *([number(s["dial"])] if s["dial"] is not None else []), s["schedule"], *where])
 
 
 def number(value: float) -> str:
@@ -131,12 +147,28 @@ def _check_sampling(s: Settings) -> None:
     if s["choices"]["method"] == "euler" and name != "euler":
         raise UserError(f"method=euler is the Euler sampler without caching, but sampler={name}; leave sampler= out")
     if isinstance(sampler.get("steps"), list):
-        parse_schedule(s["schedule"], len(sampler["steps"]))
+        forced = parse_schedule(s["schedule"], len(sampler["steps"]))
+        if None in forced and s["choices"]["method"] not in ("none", "euler"):
+            raise UserError(
+                f"schedule={s['schedule']} leaves a step out of the sampler, which method={s['choices']['method']} "
+                "cannot reuse; write R to reuse it, or method=none"
+            )
     size = sampler.get("frames_per_chunk")
     if isinstance(size, int) and size > 0 and s["frames"] % size:
         below = s["frames"] // size * size
         near = f"frames={below} or frames={below + size}" if below else f"frames={size}"
         raise UserError(f"frames={s['frames']} is not a multiple of {size}, the frames of a chunk; try {near}")
+
+
+def _check_planned(s: Settings) -> None:
+    """The controls, whose dial is a number of skipped steps."""
+    if "skip" not in s["method"]:
+        return
+    open_steps = parse_schedule(s["schedule"], len(s["sampler"]["steps"])).count(False)
+    if s["dial"] > open_steps:
+        raise UserError(f"skip={number(s['dial'])}: schedule={s['schedule']} leaves {open_steps} steps of a chunk open")
+    if s["choices"]["method"] == "oracle" and s["guidance_scale"] > 1:
+        raise UserError("method=oracle searches without guidance; leave guidance_scale out")
 
 
 def _check_guidance(s: Settings) -> None:
@@ -161,7 +193,8 @@ def _dial(s: Settings) -> float | None:
     value, least = s["method"][dial], 1 if dial == "interval" else 0
     good = isinstance(value, int | float) and not isinstance(value, bool)
     if not good or not math.isfinite(value) or value < least:
-        raise UserError(f"{dial}={value}: expected a number, {least} or more; e.g. {dial}={max(least, 0.3)}")
+        usual = {"thresh": 0.3, "interval": 2, "skip": 1}[dial]
+        raise UserError(f"{dial}={value}: expected a number, {least} or more; e.g. {dial}={usual}")
     s["method"][dial] = float(value)
     return float(value)
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from fastcache.catalog import DIALS
 from fastcache.errors import UserError
-from fastcache.report.load import Run, load
+from fastcache.report.load import CONTROLS, Run, load
 
 TARGETS = ("target_speedup", "max_lpips")
 PICKED = ("method", "schedule", *DIALS)
@@ -34,7 +34,7 @@ def expand(argv: Sequence[str]) -> tuple[list[str], str | None]:
     limit = _limit(name, text)
     settings = _composed(rest)
     root = Path(settings["outputs"]).expanduser()
-    runs = [run for run in _study(root, name) if not run.computes_all and _timed(run)]
+    runs = [run for run in _study(root, name) if not run.computes_all and run.role not in CONTROLS and _timed(run)]
     usable = [run for run in runs if not _differing(run, settings)]
     if not usable:
         why = f": they differ in {', '.join(_differing(runs[0], settings))}" if runs else ""

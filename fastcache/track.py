@@ -21,7 +21,7 @@ LIMITS = {"init_timeout": 30, "finish_timeout": 60}  # seconds, online
 SHAKEN = {"init_timeout": 5, "finish_timeout": 10}  # once W&B has failed a job of this process
 SYNC = "wandb sync outputs/*/wandb/offline-run-*"
 _failing = False  # whether W&B failed the last job of this process
-_staged: set[str] = set()  # places that this module has told W&B to stage files in
+_staged: set[str] = set()  # where W&B was told to stage files
 
 
 class Tracker:
@@ -209,7 +209,7 @@ def _begin(fields: dict[str, Any], folder: Path) -> Tracker:
             raise
         _failing = True
         run = _start(fields | {"mode": "offline"}, folder)
-        _say(f"{error}; this run is kept on disk, upload it later: wandb sync {_folder(run)}")
+        _say(f"{error}; this run is kept on disk, upload it later: wandb sync {Path(run.dir).parent}")
         return Tracker(run)
 
 
@@ -237,7 +237,7 @@ def _end(tracker: Tracker, fields: dict[str, Any], folder: Path, code: int) -> N
     except Exception as error:
         _say(f"{told}, nor could a copy be kept ({_first_line(error)}); the run's own folder is whole")
     else:
-        _say(f"{told}; all of it is on disk, upload it later: wandb sync {_folder(run)}")
+        _say(f"{told}; all of it is on disk, upload it later: wandb sync {Path(run.dir).parent}")
 
 
 def _start(fields: dict[str, Any], folder: Path) -> Any:
@@ -266,10 +266,6 @@ def _say(text: str) -> None:
     terminal.LOG.warning(text)
 
 
-def _folder(run: Any) -> Path:
-    return Path(run.dir).parent
-
-
 def _plain(values: Mapping[str, Any]) -> dict[str, Any]:
     return {k: v for k, v in values.items() if v is None or isinstance(v, int | float | str)}
 
@@ -292,7 +288,7 @@ def _media(picture: Path | None, videos: Sequence[Path], name: str) -> dict[str,
 
 
 def _reason(error: Exception) -> str:
-    """Why a login failed, without W&B's repetition of the address."""
+    """Why a login failed, without the address again."""
     told = _first_line(error).rpartition("Failed to execute API request: ")[2]
     return told.replace("the service process is busy and did not respond in time.", "no answer")
 

@@ -42,7 +42,7 @@ def test_differences_are_paired_by_prompt(tmp_path):
 def test_ranks_interpolate_between_runs_and_never_extrapolate(tmp_path):
     write_study(tmp_path, spread=0)
     study = of(tmp_path)
-    ranking = study.rank(study.groups[0])
+    ranking = study.ranks(study.groups[0])[0][1]
     at = {fraction: {r.line: r for r in rows} for fraction, rows in ranking.at.items()}
     assert ranking.metric == "lpips"
     assert at[0.75]["motioncache"].value.mean == pytest.approx((0.01 + 0.02) / 2)

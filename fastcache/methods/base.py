@@ -11,6 +11,7 @@ from torch import Tensor
 
 from fastcache.errors import UserError
 from fastcache.rescale import Rescale
+from fastcache.schedule import Schedule
 from fastcache.step import Runner, Step, StepResult
 
 INDICATORS = ("modulated_input", "e0")
@@ -33,6 +34,8 @@ class CacheMethod:
     indicators: ClassVar[tuple[str, ...]] = ()
 
     def __post_init__(self) -> None:
+        self.forced: Schedule = ()  # of the rollout that is to begin
+        self.address = (0, 0)  # seed and index of the video: what random choices are keyed by
         self.nonfinite_events = 0
         self.decisions: list[float | list[float | None] | None] = []
         self.residual: Tensor | None = None

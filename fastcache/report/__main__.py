@@ -1,13 +1,17 @@
 """`python -m fastcache.report [outputs...]`: a table here; one page, figures, CSV and LaTeX in report/. No torch."""
 
 import argparse
+import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from rich.table import Table
+
 from fastcache import terminal
 from fastcache.errors import UserError
 from fastcache.report import figures, tables
+from fastcache.report.controls import MEANING, Against, present
 from fastcache.report.groups import Group
 from fastcache.report.load import Run, load
 from fastcache.report.page import write_page
@@ -17,7 +21,8 @@ from fastcache.results import check_writable, write_text
 EXAMPLES = """\
 examples:
   python -m fastcache.report                                   the runs in outputs/
-  python -m fastcache.report a/ b/ --to report                 the runs of two studies
+  python -m fastcache.report a/ b/ --to report                 the runs of two folders
+  python -m fastcache.report --experiment pareto               the runs of a study, wherever they were made first
   python -m fastcache.report --baseline "reuse FxxF"           differences against a run
   python -m fastcache.report --wandb entity/project            a W&B report of the same runs
 """
@@ -29,6 +34,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = _arguments(argv)
     roots = [Path(name).expanduser() for name in args.outputs or ["outputs"]]
     try:
+        if args.experiment:
+            from fastcache.report.experiment import folders
+
+            roots = folders(shlex.split(args.experiment), roots)
         study = Study(roots, load(roots), args.baseline)
         for problem in study.found.broken:
             terminal.error(problem)
@@ -54,6 +63,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("outputs", nargs="*", help="folders of runs, or runs (default: outputs)")
+    parser.add_argument("--experiment", metavar="NAME", help='only the runs of a study ("pareto method=oracle": of it)')
     parser.add_argument("--to", metavar="DIR", default="report", help="where the report goes (default: report)")
     parser.add_argument("--baseline", metavar="RUN", help="signature, folder name or label (default: a fixed mask)")
     parser.add_argument("--video-mb", metavar="MB", type=float, default=24, help="videos in the page, MB (default: 24)")
@@ -75,15 +85,55 @@ def tell(study: Study) -> None:
             terminal.say(f"{len(g.runs) - len(kept)} more runs, the front is shown: all are in table.csv")
         if base is not None:
             terminal.say(f"baseline {base['label']} ({base.signature})")
-    terminal.say("* nothing beats it in both LPIPS and forward fraction")
+    terminal.say("* nothing beats it in both LPIPS and forward fraction; the oracle and random masks do not compete")
+    shown = [g for g in study.groups if _controls(study, g)]
+    if shown:
+        _explain([one for g in shown for one in study.controls(g)])
     for line in study.told():
         terminal.say(line)
     if notes := study.found.notes:
         terminal.say(f"{len(notes)} not finished: {'; '.join(notes[:3])}{'; ...' if len(notes) > 3 else ''}")
 
 
+def _controls(study: Study, g: Group) -> bool:
+    """LPIPS and PSNR of runs with a dial, minus those of each control at equal compute; whether there was anything."""
+    rows = study.controls(g)
+    if not rows:
+        return False
+    terminal.say(f"\nagainst controls at equal compute{f', {g.told}' if g.told else ''}: LPIPS, PSNR in dB")
+    titles = present(rows)
+    made = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
+    made.add_column("run", no_wrap=True)
+    for title in ("forward", *(f"vs {title}" for title in titles.values())):
+        made.add_column(title, justify="right", no_wrap=True)
+    for one in rows[:MOST_ROWS]:
+        name = ", ".join([one.run["label"] + g.options[one.run.signature], *g.where(one.run)])
+        cells = [one.why.get(c) or f"{_pair(one, c, 'lpips')} {_pair(one, c, 'psnr')}" for c in titles]
+        made.add_row(name, f"{one.run['forward_fraction']:.3f}", *cells)
+    terminal.show_whole(made)
+    if len(rows) > MOST_ROWS:
+        terminal.say(f"{len(rows) - MOST_ROWS} more runs are in table.csv")
+    return True
+
+
+def _explain(rows: Sequence[Against]) -> None:
+    """What the numbers of these tables mean."""
+    terminal.say(f"{MEANING} In parentheses: the 95 % interval over prompts holds 0.")
+    if identical := sum(one.identical for one in rows):
+        terminal.say(f"{identical} videos are identical to the reference: LPIPS 0, and 100 dB in these differences.")
+
+
+def _pair(one: Against, control: str, metric: str) -> str:
+    """A difference; in parentheses where its interval holds 0 or there is none."""
+    estimate = one.found[control].get(metric)
+    if estimate is None:
+        return "-"
+    text = f"{estimate.mean:+.4f}" if metric == "lpips" else f"{estimate.mean:+.1f}"
+    return f" {text} " if estimate.clear else f"({text})"
+
+
 def _label(g: Group, run: Run, best: set[str]) -> str:
-    star = " *" if run.signature in best and run in g.compared else ""
+    star = " *" if run.signature in best and run in g.rivals else ""
     return f"{run['label']}{g.options[run.signature]}{star}"
 
 
@@ -92,7 +142,7 @@ def write(study: Study, folder: Path, budget: int) -> None:
     check_writable(str(folder), name="--to ")
     for i, g in enumerate(study.groups):
         figures.draw(g, folder, "" if len(study.groups) == 1 else f"{i + 1}-")
-    write_text(folder / "table.csv", tables.to_csv(study.groups, study.paired))
+    write_text(folder / "table.csv", tables.to_csv(study.groups, study.paired, study.controls))
     write_text(folder / "table.tex", tables.to_latex(study.groups, study.fronts))
     path = write_page(study, folder, budget)
     terminal.say(f"wrote {path}  table.csv  table.tex  figures as PNG and SVG")

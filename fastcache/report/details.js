@@ -7,7 +7,7 @@ function ramp(share) {
 }
 
 function heat(run) {
-  const box = make("figure", {}, make("b", {}, run.label), make("figcaption", {}, run.line));
+  const box = make("figure", {}, make("b", {}, named(run)));
   if (!run.heat) return box.append(make("p", { class: "faint" }, "no trace.json")), box;
   const cell = 26, W = run.heat.length * cell + 26, H = run.heat[0].length * cell + 22;
   const svg = make("svg", { viewBox: `0 0 ${W} ${H}`, width: W, height: H, class: "heat" });
@@ -41,15 +41,16 @@ function curve(runs, quality) {
   box.append(svg);
   return box;
 }
+const named = (run) => [run.label, ...run.where].join(", ");
 const curveColour = (runs, run) => data.colours[runs.indexOf(run) % data.colours.length];
 
 function details(runs) {
   const hint = () => make("p", { class: "faint" }, "No run chosen: click one in a plot or in the table.");
   byId("maps").replaceChildren(...(runs.length ? runs.map(heat) : [hint()]));
   byId("curves").replaceChildren(...["lpips", "psnr"].map((quality) => curve(runs, quality)));
-  byId("curvelegend").replaceChildren(...runs.map((run) => key({ ...run, mark: 0, hollow: false, key: null, colour: curveColour(runs, run) }, run.label + (run.line.match(/, .*/) || [""])[0], false)));
+  byId("curvelegend").replaceChildren(...runs.map((run) => key({ ...run, mark: 0, hollow: false, dash: [], key: null, colour: curveColour(runs, run) }, named(run))));
   byId("provenance").replaceChildren(...runs.map((run) => {
-    const box = make("details", {}, make("summary", {}, `${run.label} (${run.signature})`));
+    const box = make("details", {}, make("summary", {}, `${named(run)} (${run.signature})`));
     box.append(make("pre", {}, JSON.stringify(run.provenance, null, 1) + "\n" + JSON.stringify(data.protocols[run.protocol], null, 1)));
     return box;
   }));
@@ -64,7 +65,7 @@ function videos(runs) {
   seek(0);
 }
 function gallery(run) {
-  const box = make("section", { "data-key": run.key }, make("h3", {}, `${run.label} (${run.signature})`)), cards = make("div", { class: "cards" });
+  const box = make("section", { "data-key": run.key }, make("h3", {}, `${named(run)} (${run.signature})`)), cards = make("div", { class: "cards" });
   for (const clip of run.clips) {
     const card = make("figure", { class: "clip" });
     if (clip.src) {
@@ -151,8 +152,8 @@ function choose(index) {
 }
 function chooseFront() {
   const runs = compared(visible());
-  const best = front(runs, "forward_fraction", "lpips");
-  state.chosen = new Set((best.length ? best : front(runs, "forward_fraction", "psnr")).slice(-8).map((run) => run.key));
+  const best = fronts(runs, "forward_fraction", "lpips");
+  state.chosen = new Set((best.length ? best : fronts(runs, "forward_fraction", "psnr")).slice(-8).map((run) => run.key));
   draw();
 }
 if (data.groups.length > 1) {

@@ -1,17 +1,17 @@
 """The figures of a group as PNG and SVG, byte by byte the same for the same runs. No torch."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from fastcache.report import atlas
 from fastcache.report.groups import Group, front
 from fastcache.report.load import Run
+from fastcache.report.looks import COLOURS, MARKS, looks
 from fastcache.results import written_aside
 
-COLOURS = ("#2c6fbb", "#d1495b", "#2e8b57", "#8e5ea2", "#c98a00", "#008b8b", "#a0456e", "#6b7280", "#4f46e5", "#84612f")
-MARKS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "*")
 TITLES = {
     "lpips": "LPIPS (lower is better)",
     "psnr": "PSNR, dB (higher is better)",
@@ -24,19 +24,18 @@ COLUMNS = 4  # of decision maps
 
 
 def draw(group: Group, folder: Path, stem: str) -> list[Path]:
-    """Write <stem>pareto, <stem>chunks and <stem>decisions (.png, .svg) where there is something to show."""
+    """Write <stem>pareto, chunks, decisions, atlas and propagation (.png, .svg) where there is something to show, each
+    sampling for itself."""
     import matplotlib
 
     matplotlib.use("agg")
     style: dict[Any, Any] = {"svg.hashsalt": "fastcache", "svg.fonttype": "none", "font.size": 9}
     with matplotlib.rc_context(style | {"axes.spines.right": False, "axes.spines.top": False}):
-        made = {"pareto": _pareto(group), "chunks": _chunks(group), "decisions": _decisions(group)}
-        return [path for name, figure in made.items() if figure for path in _save(figure, folder, stem + name)]
-
-
-def colours(group: Group) -> dict[str, str]:
-    """A colour a line; more lines than colours share them."""
-    return {name: COLOURS[i % len(COLOURS)] for i, name in enumerate(group.lines)}
+        made = {}
+        for part in group.parts:
+            own = stem if part is group else f"{stem}{part.told.replace(' ', '-')}-"
+            made |= {f"{own}{name}": maker(part) for name, maker in FIGURES.items()}
+        return [path for name, figure in made.items() if figure for path in _save(figure, folder, name)]
 
 
 def _save(figure: Any, folder: Path, name: str) -> list[Path]:
@@ -74,7 +73,7 @@ def _scatter(axes: Any, group: Group, cost: str, quality: str) -> dict[str, Any]
         where = top if cost == "speedup" else 1 / top
         axes.axvline(where, color="0.85", linewidth=1, zorder=0)
         axes.annotate(
-            " ".join(schedules),
+            " ".join(schedules if len(schedules) < 4 else [*schedules[:2], f"+{len(schedules) - 2}"]),
             (where, 1),
             xycoords=("data", "axes fraction"),
             rotation=90,
@@ -83,19 +82,23 @@ def _scatter(axes: Any, group: Group, cost: str, quality: str) -> dict[str, Any]
             fontsize=7,
             color="0.55",
         )
-    colour = colours(group)
-    for i, (name, runs) in enumerate(group.lines.items()):
+    for name, look in looks(group).items():
+        runs = group.lines[name]
         points = [(r[cost], r[quality]) for r in runs if r[cost] is not None and r[quality] is not None]
         if not points:
             continue
-        own = [r for r in front(runs, cost, quality) if r[quality] is not None]
-        style = "--" if _is_mask(runs) else "-"
-        axes.plot(
-            [r[cost] for r in own], [r[quality] for r in own], style, color=colour[name], linewidth=1.2, alpha=0.7
+        own = (
+            sorted(points)
+            if runs[0].role == "random"
+            else [(r[cost], r[quality]) for r in front(runs, cost, quality) if r[quality] is not None]
         )
         x, y = zip(*points, strict=True)
-        handles[name] = axes.scatter(x, y, s=26, marker=MARKS[i % len(MARKS)], color=colour[name], label=name, zorder=3)
-    best = [r for r in front(group.compared, cost, quality) if r[quality] is not None]
+        handles[name] = axes.scatter(x, y, s=26, marker=MARKS[look.mark], color=look.colour, label=name, zorder=3)
+        if look.dash is not None:
+            dash = (0, look.dash) if look.dash else "-"
+            (line,) = axes.plot(*zip(*own, strict=True), linestyle=dash, color=look.colour, linewidth=1.2, alpha=0.8)
+            handles[name] = (line, handles[name])
+    best = [r for r in front(group.rivals, cost, quality) if r[quality] is not None]
     axes.scatter(
         [r[cost] for r in best], [r[quality] for r in best], s=90, facecolors="none", edgecolors="0.2", zorder=4
     )
@@ -118,10 +121,6 @@ def _legend(figure: Any, handles: Sequence[Any], names: Sequence[str]) -> None:
     figure.subplots_adjust(left=0.06, right=0.985, top=1 - 0.15 / height, bottom=(0.65 + 0.2 * rows) / height)
 
 
-def _is_mask(runs: Sequence[Run]) -> bool:
-    return all(run["method"] == "reuse" for run in runs)
-
-
 def _chunks(group: Group) -> Any:
     """Quality chunk by chunk: how an error lives on."""
     lines = [(run, run.series("lpips"), run.series("psnr")) for run in shown_runs(group)]
@@ -132,7 +131,7 @@ def _chunks(group: Group) -> Any:
         for i, line in enumerate(lines):
             values = [np.nan if value is None else value for value in line[place]]  # type: ignore[union-attr]
             label = line[0]["label"] + group.options[line[0].signature]
-            axes.plot(values, marker=MARKS[i % len(MARKS)], markersize=4, color=COLOURS[i % len(COLOURS)], label=label)
+            axes.plot(values, marker=MARKS[i % 5], markersize=4, color=COLOURS[i % len(COLOURS)], label=label)
         axes.set_xlabel("chunk")
         axes.set_ylabel(TITLES[quality])
         axes.xaxis.get_major_locator().set_params(integer=True)
@@ -176,6 +175,15 @@ def heat(run: Run) -> list[list[float]] | None:
 
 def shown_runs(group: Group) -> list[Run]:
     """The runs that figures with a panel or a line a run show: the front first, then the others by line."""
-    best = front(group.compared, "forward_fraction", "lpips") or front(group.compared, "forward_fraction", "psnr")
-    rest = [run for runs in group.lines.values() for run in runs if run not in best]
+    best = group.fronts
+    rest = [run for runs in group.lines.values() for run in runs if run not in best and run.role != "part"]
     return sorted([*best, *rest][:HEATMAPS], key=lambda r: -r["forward_fraction"])
+
+
+FIGURES: dict[str, Callable[[Group], Any]] = {
+    "pareto": _pareto,
+    "chunks": _chunks,
+    "decisions": _decisions,
+    "atlas": atlas.atlas,
+    "propagation": atlas.propagation,
+}

@@ -6,13 +6,23 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from fastcache.report.load import Run
+from fastcache.catalog import DIALS
+from fastcache.report.load import CONTROLS, Run
 from fastcache.settings import number
 
 AXES = ("method", "schedule", "dial", "engine", "sampler", "renoise", "store", "rescale", "seed")
 LINE = ("method", "engine", "sampler", "renoise", "store", "rescale", "seed")  # axes that tell two lines apart
+SAMPLING = ("sampler", "renoise", "store")  # sets what the reference is: errors are not compared across it
+NAMES = {"oracle": "oracle, a bound", "random": "random masks", "part": "reuse in some chunks", "fewer": "fewer steps"}
 HIGHER = {"psnr": True, "ssim": True, "lpips": False, "speedup": True, "forward_fraction": False}
-MACHINE = ("made_by", "timing", "memory", "rescale", "metrics")  # of the protocol: not a rule of measurement
+MACHINE = (
+    "made_by",
+    "timing",
+    "timing_doubt",
+    "memory",
+    "rescale",
+    "metrics",
+)  # no rules of measurement
 
 
 def protocol(run: Run) -> dict[str, Any]:
@@ -78,10 +88,14 @@ class Group:
 
     def name(self, run: Run) -> str:
         """The name of the line that a run lies on: its method and what else sets it apart, dial and schedule aside."""
-        label = "euler" if run["label"] == "euler" else run["method"]
+        label = "euler" if run["label"] == "euler" else NAMES.get(run.role, run["method"])
+        return ", ".join([f"{label}{self.options[run.signature]}", *self.where(run)])
+
+    def where(self, run: Run) -> list[str]:
+        """What sets a run apart besides method, schedule, dial and options: ["shared", "seed 1"]."""
         extra = [key for key in self.told_apart if axis(run, key) is not None]
         shown = [f"{key} {axis(run, key)}" if key in ("seed", "store") else str(axis(run, key)) for key in extra]
-        return ", ".join([f"{label}{self.options[run.signature]}", *dict.fromkeys(shown)])
+        return list(dict.fromkeys(shown))
 
     @cached_property
     def lines(self) -> dict[str, list[Run]]:
@@ -105,13 +119,37 @@ class Group:
         return [run for run in self.runs if not run.is_reference and run not in self.noise]
 
     @cached_property
+    def rivals(self) -> list[Run]:
+        """What one could use, and so what a front is made of: neither the oracle nor random masks."""
+        return [run for run in self.compared if run.role not in CONTROLS]
+
+    @cached_property
+    def parts(self) -> list["Group"]:
+        """By sampling (sampler, noise, store), largest first, each told by what sets it apart: every sampling has a
+        reference of its own."""
+        found: dict[tuple[Any, ...], list[Run]] = {}
+        for run in self.runs:
+            found.setdefault(tuple(axis(run, name) for name in SAMPLING), []).append(run)
+        if len(found) == 1:
+            return [self]
+        differ = [i for i in range(len(SAMPLING)) if len({key[i] for key in found} - {None}) > 1]
+        told = {key: " ".join(str(key[i]) for i in differ if key[i] is not None) for key in found}
+        return [Group(found[key], self.protocol, told[key]) for key in sorted(found, key=lambda k: -len(found[k]))]
+
+    @cached_property
+    def fronts(self) -> list[Run]:
+        """What nothing beats, for each sampling: in LPIPS against forward fraction, or PSNR where there is no LPIPS."""
+        return [run for part in self.parts for run in _best(part.rivals)]
+
+    @cached_property
     def ceilings(self) -> dict[float, list[str]]:
-        """The schedules that have a top speed-up, by it; the store pass is counted as the runs count it."""
+        """The schedules that have a top speed-up, by it; the store pass is counted as the runs count it. Where a method
+        decides, the masks of that speed-up are not named."""
         found: dict[float, list[str]] = {}
         for run in sorted(self.compared, key=lambda r: (r["ceiling"], r["schedule"])):
             names = found.setdefault(round(run["ceiling"], 6), [])
             names += [run["schedule"]] * (run["schedule"] not in names)
-        return found
+        return {top: [name for name in names if "x" in name] or names for top, names in found.items()}
 
     @cached_property
     def machines(self) -> list[str]:
@@ -120,6 +158,10 @@ class Group:
     @cached_property
     def commits(self) -> list[str]:
         return sorted({str(by.get("commit")) for run in self.runs for by in run.made_by})
+
+
+def _best(runs: Sequence[Run]) -> list[Run]:
+    return front(runs, "forward_fraction", "lpips") or front(runs, "forward_fraction", "psnr")
 
 
 def front(runs: Iterable[Run], cost: str, quality: str) -> list[Run]:
@@ -184,10 +226,10 @@ def _varying(runs: Iterable[Run]) -> list[str]:
 
 
 def _flat(node: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """A method's options as dotted names, without its dial, its fit and the class it is."""
+    """A method's options as dotted names, without its dial, its fit, the class it is and the chunks in its label."""
     found: dict[str, Any] = {}
     for key, value in node.items():
-        if key in ("_target_", "thresh", "interval", "rescale"):
+        if key in ("_target_", "rescale", "chunks", *DIALS):
             continue
         found |= _flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
     return found

@@ -16,6 +16,7 @@ from fastcache.results import read_json
 TEXTS = ("signature", "label", "model", "engine", "method", "schedule", "sampler", "reference")
 NUMBERS = ("compute_fraction", "forward_fraction", "ceiling", "num_videos", "method_bytes")
 MAYBE = ("dial", "psnr", "ssim", "lpips", "speedup")
+CONTROLS = ("oracle", "random")
 LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
@@ -43,6 +44,17 @@ class Run:
     @property
     def computes_all(self) -> bool:
         return bool(self.scores["method"] == "none" and set(self.scores["schedule"]) == {"F"})
+
+    @cached_property
+    def role(self) -> str:
+        """What a run is in a comparison: "oracle" and "random" (controls that nobody would use), "mask" (the same steps
+        reused in every chunk), "part" (in some chunks only), "fewer" (steps left out of the sampler), or "method"."""
+        method = self.scores["method"]
+        if method in CONTROLS:
+            return str(method)
+        if method == "reuse":
+            return "mask" if (self.settings.get("method") or {}).get("chunks") is None else "part"
+        return "fewer" if "-" in self.scores["schedule"] else "method"
 
     @property
     def made_by(self) -> list[dict[str, Any]]:

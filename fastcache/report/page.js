@@ -18,6 +18,10 @@ const group = () => data.groups[state.group];
 const passes = (run) => Object.entries(state.off).every(([axis, off]) => !off.has(run.axes[axis]));
 const visible = () => group().runs.filter(passes);
 const compared = (runs) => runs.filter((run) => run.kind === "run");
+const dashes = (run) => (run.dash || []).join(" ");
+// What nothing beats, each sampling for itself; the oracle and random masks do not compete.
+const fronts = (runs, cost, quality) => [...new Set(runs.map((run) => run.sampling))].flatMap((one) =>
+  front(runs.filter((run) => run.rival && run.sampling === one), cost, quality));
 const shown = (value, digits = 4) => (value === null || value === undefined ? "-" : Number(value.toPrecision(digits)).toString());
 
 function front(runs, cost, quality) {
@@ -68,10 +72,11 @@ function frame(xs, ys, { reverse = false, log = false, xtitle = "", ytitle = "",
 }
 
 function mark(run, x, y, r = 5) {
-  const shape = run.mark === 0 ? make("circle", { cx: x, cy: y, r }) :
-    run.mark === 1 ? make("rect", { x: x - r + 0.5, y: y - r + 0.5, width: 2 * r - 1, height: 2 * r - 1 }) :
-    make("path", { d: run.mark === 2 ? `M${x},${y - r}L${x + r},${y + r * 0.8}H${x - r}Z` : run.mark === 3 ? `M${x},${y - r}L${x + r},${y}L${x},${y + r}L${x - r},${y}Z`
-      : `M${x},${y + r}L${x + r},${y - r * 0.8}H${x - r}Z` });
+  const star = [...Array(10).keys()].map((i) => { const a = (i * Math.PI) / 5, l = i % 2 ? r * 0.5 : r * 1.25; return `${x + l * Math.sin(a)},${y - l * Math.cos(a)}`; });
+  const paths = { 2: `M${x},${y - r}L${x + r},${y + r * 0.8}H${x - r}Z`, 3: `M${x},${y - r}L${x + r},${y}L${x},${y + r}L${x - r},${y}Z`, 4: `M${x},${y + r}L${x + r},${y - r * 0.8}H${x - r}Z`,
+    5: `M${x - r + 1},${y - r + 1}l${2 * r - 2},${2 * r - 2}m0,${2 - 2 * r}l${2 - 2 * r},${2 * r - 2}`, 6: `M${star.join("L")}Z` };
+  const shape = run.mark in paths ? make("path", { d: paths[run.mark] }) :
+    run.mark === 1 ? make("rect", { x: x - r + 0.5, y: y - r + 0.5, width: 2 * r - 1, height: 2 * r - 1 }) : make("circle", { cx: x, cy: y, r: run.mark === 7 ? r * 0.6 : r });
   shape.setAttribute("fill", run.hollow ? "#fff" : run.colour);
   shape.setAttribute("stroke", state.chosen.has(run.key) ? "#000" : run.colour);
   shape.setAttribute("stroke-width", state.chosen.has(run.key) ? 2 : 1.4);
@@ -91,6 +96,7 @@ const describe = (run) => [run.label, `${run.signature}, reference ${run.referen
   `speed-up ${shown(run.speedup, 3)}  forward ${shown(run.forward_fraction, 3)}  ceiling ${shown(run.ceiling, 3)}`,
   `commit ${run.commit}, ${run.machine}${run.when ? ", " + run.when : ""}`].join("\n");
 
+const few = (names) => (names.length < 4 ? names : [...names.slice(0, 2), `+${names.length - 2}`]).join(" ");
 function scatter(cost, quality) {
   const runs = visible(), log = state.log && quality === "lpips";
   const points = compared(runs).filter((r) => r[cost] !== null && r[quality] !== null && !(log && r[quality] <= 0));
@@ -98,7 +104,7 @@ function scatter(cost, quality) {
   if (!points.length) return box;
   const floors = runs.filter((r) => r.kind === "noise" && r[quality] !== null && !(log && r[quality] <= 0));
   const used = new Set(points.map((r) => r.schedule));
-  const tops = group().ceilings.map(([top, names]) => [names.filter((name) => used.has(name)).join(" "), cost === "speedup" ? top : 1 / top]);
+  const tops = group().ceilings.map(([top, names]) => [few(names.filter((name) => used.has(name))), cost === "speedup" ? top : 1 / top]);
   const near = tops.filter(([names]) => names);
   const ys = points.map((r) => r[quality]);
   const plot = frame([...points.map((r) => r[cost]), ...near.map((t) => t[1])], ys,
@@ -111,11 +117,13 @@ function scatter(cost, quality) {
   for (const run of floors.filter((r) => py(r[quality]) > plot.top && py(r[quality]) < plot.bottom)) // another seed is far off most plots
     svg.append(make("line", { x1: plot.left, x2: plot.right, y1: py(run[quality]), y2: py(run[quality]), stroke: "#9aa3af", "stroke-dasharray": "2 3" }));
   for (const line of new Set(points.map((r) => r.line))) {
-    const own = front(points.filter((r) => r.line === line), cost, quality);
+    const all = points.filter((r) => r.line === line);
+    const own = all[0].role === "random" ? all.sort((a, b) => a[cost] - b[cost]) : front(all, cost, quality);
+    if (all[0].dash === null || !own.length) continue;
     const d = own.map((r, i) => `${i ? "L" : "M"}${px(r[cost])},${py(r[quality])}`).join("");
-    svg.append(make("path", { d, fill: "none", stroke: own[0].colour, "stroke-width": 1.4, opacity: 0.7, "stroke-dasharray": own[0].axes.method === "reuse" ? "5 4" : "" }));
+    svg.append(make("path", { d, fill: "none", stroke: own[0].colour, "stroke-width": 1.4, opacity: 0.7, "stroke-dasharray": dashes(own[0]) }));
   }
-  for (const run of front(compared(runs), cost, quality).filter((r) => points.includes(r)))
+  for (const run of fronts(compared(runs), cost, quality).filter((r) => points.includes(r)))
     svg.append(make("circle", { cx: px(run[cost]), cy: py(run[quality]), r: 9, fill: "none", stroke: "#1c2430", class: "front" }));
   for (const run of points) {
     const shape = mark(run, px(run[cost]), py(run[quality]));
@@ -129,10 +137,10 @@ function scatter(cost, quality) {
   return box;
 }
 
-function key(runs, name, mask) {
+function key(run, name) {
   const node = make("span");
   const icon = make("svg", { viewBox: "0 0 22 12" });
-  icon.append(make("line", { x1: 0, x2: 22, y1: 6, y2: 6, stroke: runs.colour, "stroke-dasharray": mask ? "4 3" : "" }), mark(runs, 11, 6, 4));
+  icon.append(make("line", { x1: 0, x2: 22, y1: 6, y2: 6, stroke: run.dash ? run.colour : "none", "stroke-dasharray": dashes(run) }), mark(run, 11, 6, 4));
   node.append(icon, name);
   return node;
 }
@@ -142,7 +150,7 @@ function draw() {
   byId("count").textContent = `${runs.length} of ${group().runs.length} runs.`;
   byId("plots").replaceChildren(...["lpips", "psnr"].flatMap((q) => ["speedup", "forward_fraction"].map((c) => scatter(c, q))));
   const lines = new Map(compared(runs).map((run) => [run.line, run]));
-  byId("legend").replaceChildren(...[...lines].map(([name, run]) => key(run, name, run.axes.method === "reuse")));
+  byId("legend").replaceChildren(...[...lines].sort((a, b) => (a[1].role === "method" ? 0 : 1) - (b[1].role === "method" ? 0 : 1)).map(([name, run]) => key(run, name)));
   for (const row of document.querySelectorAll("#runs tbody tr")) {
     row.hidden = !ours.has(row.dataset.key);
     row.classList.toggle("chosen", state.chosen.has(row.dataset.key));

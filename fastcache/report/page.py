@@ -7,16 +7,17 @@ from pathlib import Path
 from typing import Any
 
 from fastcache.report import sections
+from fastcache.report.atlas import masks
 from fastcache.report.clips import Clips, in_order
-from fastcache.report.figures import COLOURS, heat
+from fastcache.report.figures import heat
 from fastcache.report.groups import Group, axis, setting
-from fastcache.report.load import Run
+from fastcache.report.load import CONTROLS, Run
+from fastcache.report.looks import COLOURS, Look, looks
 from fastcache.report.study import Study
 from fastcache.report.tables import COLUMNS, axes_of, cell, interval, ordered, worst_chunk
 from fastcache.results import write_text
 
 HERE = Path(__file__).parent
-MARKS = 5  # shapes that page.js knows
 CHUNK_SCORES = ("lpips", "psnr", "ssim")
 
 
@@ -34,6 +35,8 @@ def write_page(study: Study, folder: Path, budget: int) -> Path:
         "problems": sections.problems(study),
         "runs": _table(study),
         "budget": linked,
+        "controls": sections.controls(study),
+        "masks": masks(study),
         "statistics": sections.statistics(study),
         "fits": sections.fits(study),
         "protocol": sections.protocol(study),
@@ -68,17 +71,19 @@ def _data(study: Study, clips: Clips) -> dict[str, Any]:
 
 def _group(study: Study, g: Group, clips: Clips, protocols: dict[str, int]) -> dict[str, Any]:
     usual = Counter(commit for run in g.runs for commit in _commits(run)).most_common(1)
-    place = {name: i for i, name in enumerate(g.lines)}
+    look = looks(g)
+    sampling = {id(run): part.told for part in g.parts for run in part.runs}
     media = {key(run): clips.of(run) for run in in_order(g.compared, study.fronts(g))}
     runs = []
     for run in ordered(g.runs):
         protocol = protocols.setdefault(json.dumps(run["protocol"], sort_keys=True), len(protocols))
         name = g.name(run)
-        look = place.get(name, 0)
         kind = "reference" if run.is_reference else "noise" if run in g.noise else "run"
         runs.append(
             _run(run, g)
-            | {"kind": kind, "line": name, "colour": COLOURS[look % len(COLOURS)], "mark": look % MARKS}
+            | {"kind": kind, "line": name, "role": run.role, "sampling": sampling[id(run)]}
+            | {"rival": kind == "run" and run.role not in CONTROLS}
+            | look.get(name, Look("#000", 0))._asdict()
             | {"protocol": protocol, "clips": media.get(key(run), [])}
             | {"hollow": bool(usual) and usual[0][0] not in _commits(run)}
         )
@@ -100,6 +105,7 @@ def _run(run: Run, g: Group) -> dict[str, Any]:
         "reference": run["reference"],
         "schedule": run["schedule"],
         "exact": run.scores.get("psnr_why") == "identical",
+        "where": g.where(run),
         "axes": {name: setting(axis(run, name)) for name in g.varying},
         **{name: run.scores.get(name) for name in numbers},
         "chunks": {name: [_rounded(v) for v in run.series(name)] for name in CHUNK_SCORES},
@@ -138,7 +144,7 @@ def _table(study: Study) -> str:
     for g in study.groups:
         best, differences = set(study.fronts(g)), study.paired(g).get("lpips", {})
         for run in ordered(g.runs):
-            star = " *" if run.signature in best and run in g.compared else ""
+            star = " *" if run.signature in best and run in g.rivals else ""
             kind = " (ref)" if run.is_reference else " (noise)" if run in g.noise else ""
             cells = [escape(run["label"] + g.options[run.signature]) + kind + star]
             cells += [escape(setting(axis(run, name))) for name in axes]

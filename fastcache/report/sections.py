@@ -10,6 +10,7 @@ from pathlib import Path
 from fastcache import fits as saved
 from fastcache.errors import UserError
 from fastcache.media.fit_plot import draw_fit
+from fastcache.report.controls import MEANING, Against, present
 from fastcache.report.groups import Group
 from fastcache.report.stats import CONFIDENCE, RESAMPLES, Floor, Ranking
 from fastcache.report.study import Study
@@ -36,9 +37,40 @@ def statistics(study: Study) -> str:
     )
     parts = [f'<p class="faint">{method}</p>']
     for i, g in enumerate(study.groups):
-        inner = _paired(study, g) + _ranks(study.rank(g)) + _noise(study.noise(g))
+        inner = _paired(study, g) + "".join(_ranks(*ranked) for ranked in study.ranks(g)) + _noise(study.noise(g))
         parts.append(f'<div data-group="{i}">{inner}</div>')
     return "\n".join(parts)
+
+
+def controls(study: Study) -> str:
+    """Per group: runs with a dial against the controls at equal compute."""
+    parts = [f'<p class="faint">{MEANING} Grey: the 95 % interval over prompts holds 0.</p>']
+    for i, g in enumerate(study.groups):
+        rows = study.controls(g)
+        titles = present(rows)
+        body = []
+        for one in rows:
+            name = ", ".join([one.run["label"] + g.options[one.run.signature], *g.where(one.run)])
+            cells = [_beside(one, control) for control in titles]
+            body.append([escape(name), f"{one.run['forward_fraction']:.3f}", *cells, str(one.identical)])
+        heads = ["run", "forward", *(f"{metric} vs {t}" for t in titles.values() for metric in ("LPIPS, PSNR",))]
+        none = "<p>No run with a dial, or no control: method=oracle, method=random, method=reuse, schedule=F-FF.</p>"
+        inner = table([*heads, "identical videos"], body) if rows else none
+        parts.append(f'<div data-group="{i}">{inner}</div>')
+    return "\n".join(parts)
+
+
+def _beside(one: Against, control: str) -> str:
+    """Both metrics of a cell, better in green, worse in red, in grey what may be chance."""
+    if why := one.why.get(control):
+        return f'<span class="faint">{why}</span>'
+    lines = []
+    for metric, form, better in (("lpips", "{:+.4f}", -1), ("psnr", "{:+.1f} dB", 1)):
+        estimate = one.found[control].get(metric)
+        if estimate is not None:
+            kind = ("good" if estimate.mean * better > 0 else "bad") if estimate.clear else "faint"
+            lines.append(f'<span class="{kind}">{interval(estimate, form)}</span>')
+    return "<br>".join(lines)
 
 
 def _paired(study: Study, g: Group) -> str:
@@ -62,22 +94,26 @@ def _paired(study: Study, g: Group) -> str:
     return head + table(heads, rows)
 
 
-def _ranks(ranking: Ranking) -> str:
-    head = f"<h3>Methods at equal forward fraction ({ranking.metric.upper()}, interpolated)</h3>"
+def _ranks(part: Group, ranking: Ranking) -> str:
+    where = f"{escape(part.told)}: " if part.told else ""
+    head = f"<h3>{where}methods at equal forward fraction ({ranking.metric.upper()}, interpolated)</h3>"
     if not ranking.at:
         return head + "<p>No two lines reach a common forward fraction.</p>"
     note = (
         '<p class="faint">Lines are interpolated per prompt between neighbouring runs, along the dial for each '
-        "schedule (the best schedule counts), fixed masks between masks; computing everything ends every line, nothing "
-        "is extrapolated. Behind: difference from the best line, prompt by prompt.</p>"
+        "schedule (the best schedule counts), fixed masks and fewer steps as their best mixtures; computing everything "
+        "ends every line, nothing is extrapolated. Behind: difference from the best line, prompt by prompt; the oracle "
+        "is a bound and has no rank.</p>"
     )
     form = "{:.5f}"
     rows = []
     for fraction, ranked in ranking.at.items():
         for one in ranked:
             behind = "-" if one.rank == 1 else interval(one.behind)
-            first = f"{fraction:.2f}" if one.rank == 1 else ""
-            rows.append([first, str(one.rank), escape(one.line), one.schedule, interval(one.value, form), behind])
+            first = f"{fraction:.2f}" if one is ranked[0] else ""
+            rows.append(
+                [first, str(one.rank or "bound"), escape(one.line), one.schedule, interval(one.value, form), behind]
+            )
     return head + note + table(["forward fraction", "rank", "line", "schedule", ranking.metric.upper(), "behind"], rows)
 
 

@@ -71,7 +71,7 @@ def find_baseline(group: Group, name: str | None) -> Run | None:
     Raises UserError where the name fits several runs.
     """
     if name is None:
-        masks = sorted((r for r in group.compared if r["method"] == "reuse"), key=lambda r: r["schedule"] != "FxxF")
+        masks = sorted((r for r in group.compared if r.role == "mask"), key=lambda r: r["schedule"] != "FxxF")
         return masks[0] if masks else None
     found = [run for run in group.runs if name in (run.signature, run.path.name, run["label"])]
     if len(found) > 1:
@@ -97,7 +97,8 @@ def paired(runs: Sequence[Run], baseline: Run, metric: str) -> dict[str, Estimat
 
 
 class Ranked(NamedTuple):
-    """A line at one forward fraction: its quality there, and how much worse it is than the best line."""
+    """A line at one forward fraction: its quality there, and how much worse it is than the best line. The oracle has
+    rank 0: it is a bound and no competitor."""
 
     line: str
     schedule: str
@@ -116,12 +117,14 @@ class Ranking(NamedTuple):
 def rank(group: Group) -> Ranking:
     """Methods at equal forward fraction, interpolated per prompt between neighbouring runs of a line.
 
-    A line with a dial is interpolated along it, for each schedule, and the best schedule counts; the fixed masks, which
-    have none, between masks. Computing everything (fraction 1, no error) is the end of every line; nothing is
-    extrapolated beyond its cheapest run. Only fractions that two lines reach are kept.
+    A line with a dial is interpolated along it, for each schedule, and the best schedule counts; fixed masks and fewer
+    steps, which have none, are mixed as well as they can be; masks in some chunks only are left out. Computing
+    everything (fraction 1, no error) is the end of every line; nothing is extrapolated beyond its cheapest run. Only
+    fractions that two lines reach are kept.
     """
     metric = next((m for m in ("lpips", "ssim") if any(r[m] is not None for r in group.compared)), "lpips")
     curves = _curves(group, metric)
+    bounds = {line for line, runs in group.lines.items() if runs[0].role == "oracle"}
     at = {}
     for fraction in FRACTIONS:
         here: dict[str, tuple[str, np.ndarray]] = {}
@@ -129,8 +132,8 @@ def rank(group: Group) -> Ranking:
             values = _interpolated(curve, fraction)
             if values is not None and (line not in here or _better(values, here[line][1], metric)):
                 here[line] = (schedule, values)
-        if len(here) > 1:
-            at[fraction] = _ranked(here, metric)
+        if len(here.keys() - bounds) > 1:
+            at[fraction] = _ranked(here, metric, bounds)
     return Ranking(metric, at)
 
 
@@ -140,6 +143,8 @@ def _curves(group: Group, metric: str) -> dict[tuple[str, str], list[tuple[float
     keys = sorted({key for run in group.compared for key in _texts(run)})
     found: dict[tuple[str, str], list[tuple[float, np.ndarray]]] = {}
     for line, runs in group.lines.items():
+        if runs[0].role == "part":
+            continue
         dialled = any(run["dial"] is not None for run in runs)
         for run in runs:
             values = _texts(run)
@@ -149,7 +154,29 @@ def _curves(group: Group, metric: str) -> dict[tuple[str, str], list[tuple[float
             schedule = run["schedule"] if dialled else "any mask"
             found.setdefault((line, schedule), []).append((run["forward_fraction"], np.array(row, float)))
     everything = (1.0, np.full(len(keys), perfect))
-    return {key: sorted([*points, everything], key=lambda p: p[0]) for key, points in found.items()}
+    for key, points in found.items():
+        points.append(everything)
+        if key[1] == "any mask":
+            worse = [abs(float(values.mean()) - perfect) for _, values in points]
+            found[key] = [points[i] for i in mixture([x for x, _ in points], worse)]
+    return {key: sorted(points, key=lambda p: p[0]) for key, points in found.items()}
+
+
+def mixture(x: Sequence[float], error: Sequence[float]) -> list[int]:
+    """Which points the best mixture of two is made of at every cost: the lower convex hull, cheapest first."""
+    hull: list[int] = []
+    for i in sorted(range(len(x)), key=lambda i: (round(x[i], 6), error[i])):
+        if hull and round(x[i], 6) == round(x[hull[-1]], 6):
+            continue
+        while len(hull) > 1 and _above(hull[-2], hull[-1], i, x, error):
+            hull.pop()
+        hull.append(i)
+    return hull
+
+
+def _above(a: int, b: int, c: int, x: Sequence[float], y: Sequence[float]) -> bool:
+    """Whether point b lies on or above the line from a to c."""
+    return (y[b] - y[a]) * (x[c] - x[a]) >= (y[c] - y[a]) * (x[b] - x[a])
 
 
 def _texts(run: Run) -> dict[str, Any]:
@@ -173,13 +200,16 @@ def _better(one: np.ndarray, other: np.ndarray, metric: str) -> bool:
     return bool(one.mean() > other.mean()) == HIGHER[metric]
 
 
-def _ranked(here: Mapping[str, tuple[str, np.ndarray]], metric: str) -> list[Ranked]:
-    lines = sorted(here, key=lambda line: float(here[line][1].mean()), reverse=HIGHER[metric])
-    best = here[lines[0]][1]
+def _ranked(here: Mapping[str, tuple[str, np.ndarray]], metric: str, bounds: set[str]) -> list[Ranked]:
+    sign = -1 if HIGHER[metric] else 1
+    lines = sorted(here, key=lambda line: (line not in bounds, sign * float(here[line][1].mean())))
+    first = len(bounds & here.keys())
+    best = here[lines[first]][1]
     rows = [here[line][1] for line in lines]
     values = estimates(rows)
     behind = estimates([row - best for row in rows])
-    return [Ranked(line, here[line][0], values[i], behind[i], i + 1) for i, line in enumerate(lines)]
+    places = [max(0, i + 1 - first) for i in range(len(lines))]
+    return [Ranked(line, here[line][0], values[i], behind[i], places[i]) for i, line in enumerate(lines)]
 
 
 class Floor(NamedTuple):

@@ -6,9 +6,11 @@ from functools import cached_property
 from pathlib import Path
 
 from fastcache.errors import UserError
-from fastcache.report.groups import Group, front, group
+from fastcache.report.controls import Against, against
+from fastcache.report.groups import Group, group
 from fastcache.report.load import Found, Run
 from fastcache.report.stats import Estimate, Floor, Ranking, find_baseline, noise_floor, paired, rank
+from fastcache.scores import timing_doubts
 
 PAIRED = ("lpips", "psnr")
 
@@ -21,7 +23,8 @@ class Study:
     found: Found
     baseline: str | None = None
     _paired: dict[int, dict[str, dict[str, Estimate]]] = field(default_factory=dict)
-    _ranks: dict[int, Ranking] = field(default_factory=dict)
+    _ranks: dict[int, list[tuple[Group, Ranking]]] = field(default_factory=dict)
+    _controls: dict[int, list[Against]] = field(default_factory=dict)
 
     @property
     def runs(self) -> list[Run]:
@@ -53,15 +56,21 @@ class Study:
             self._paired[id(g)] = found
         return self._paired[id(g)]
 
-    def rank(self, g: Group) -> Ranking:
+    def ranks(self, g: Group) -> list[tuple[Group, Ranking]]:
+        """For each sampling."""
         if id(g) not in self._ranks:
-            self._ranks[id(g)] = rank(g)
+            self._ranks[id(g)] = [(part, rank(part)) for part in g.parts]
         return self._ranks[id(g)]
 
+    def controls(self, g: Group) -> list[Against]:
+        """Every run with a dial against the controls of equal compute; empty where the study has none."""
+        if id(g) not in self._controls:
+            self._controls[id(g)] = against(g)
+        return self._controls[id(g)]
+
     def fronts(self, g: Group) -> list[str]:
-        """Signatures of the front, by LPIPS against forward fraction, or by PSNR where there is no LPIPS."""
-        best = front(g.compared, "forward_fraction", "lpips") or front(g.compared, "forward_fraction", "psnr")
-        return [run.signature for run in best]
+        """Signatures of what nothing beats."""
+        return [run.signature for run in g.fronts]
 
     def noise(self, g: Group) -> list[Floor]:
         return noise_floor(g, self.found.twice)
@@ -85,6 +94,8 @@ class Study:
                     f"{len(beyond)} {who} schedule allows{name}: the run or its reference was timed on a "
                     "busy machine; compare forward fractions"
                 )
+            if doubts := timing_doubts(run.scores for run in g.runs):
+                lines.append(f"{doubts}{name}; compare forward fractions")
             if len(g.commits) > 1:
                 lines.append(f"runs come from {len(g.commits)} commits{name}: {', '.join(g.commits)}")
         for one, other in self.found.twice:

@@ -2,12 +2,15 @@
 
 import csv
 import io
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from fastcache.report.controls import METRICS, Against, present
 from fastcache.report.groups import AXES, Group, axis, setting
 from fastcache.report.load import Run
 from fastcache.report.stats import Estimate
+
+PARTS = ("", "_low", "_high", "_n")  # of an estimate
 
 
 class Column(NamedTuple):
@@ -62,9 +65,16 @@ def interval(estimate: Estimate | None, form: str = "{:+.5f}") -> str:
     return f"{form.format(estimate.mean)} [{form.format(estimate.low)}, {form.format(estimate.high)}]"
 
 
-def to_csv(groups: Sequence[Group], paired: Callable[[Group], Mapping[str, Mapping[str, Estimate]]]) -> str:
-    """One row a run, all groups: settings, every single number of scores.json, and where it comes from."""
-    extra = [f"{m}_vs_baseline{part}" for m in ("lpips", "psnr") for part in ("", "_low", "_high", "_n")]
+def to_csv(
+    groups: Sequence[Group],
+    paired: Callable[[Group], Mapping[str, Mapping[str, Estimate]]],
+    controls: Callable[[Group], Sequence[Against]] = lambda g: (),
+) -> str:
+    """One row a run, all groups: settings, every single number of scores.json, differences from the baseline and from
+    the controls at equal compute, and where it comes from."""
+    told = {control: None for g in groups for control in present(controls(g))}
+    extra = [f"{m}_vs_{other}{part}" for other in ("baseline", *told) for m in METRICS for part in PARTS]
+    extra += [f"vs_{control}" for control in told]
     known = dict.fromkeys(
         key
         for g in groups
@@ -78,16 +88,30 @@ def to_csv(groups: Sequence[Group], paired: Callable[[Group], Mapping[str, Mappi
     writer.writeheader()
     for place, g in enumerate(groups):
         differences = paired(g)
+        beside = {(one.run.signature, one.run["reference"]): _beside(one, told) for one in controls(g)}
         for run in ordered(g.runs):
             row: dict[str, Any] = {key: run.scores.get(key) for key in known}
-            for metric in ("lpips", "psnr"):
+            for metric in METRICS:
                 if estimate := differences.get(metric, {}).get(run.signature):
-                    parts = zip(("", "_low", "_high", "_n"), estimate, strict=True)
-                    row |= {f"{metric}_vs_baseline{part}": value for part, value in parts}
+                    row |= _spread(f"{metric}_vs_baseline", estimate)
+            row |= beside.get((run.signature, run["reference"]), {})
             by = run.made_by[0] if run.made_by else {}
             row |= {"protocol": place + 1, "commit": by.get("commit"), "machine": by.get("device")}
             writer.writerow(row | {"made": run.when, "folder": str(run.path)})
     return file.getvalue()
+
+
+def _spread(name: str, estimate: Estimate) -> dict[str, Any]:
+    return {f"{name}{part}": value for part, value in zip(PARTS, estimate, strict=True)}
+
+
+def _beside(one: Against, told: Iterable[str]) -> dict[str, Any]:
+    """A run's differences from the controls, and for each control "covered" or why not."""
+    row: dict[str, Any] = {f"vs_{control}": one.why.get(control, "covered") for control in told}
+    for control, found in one.found.items():
+        for metric, estimate in found.items():
+            row |= _spread(f"{metric}_vs_{control}", estimate)
+    return row
 
 
 def to_latex(groups: Sequence[Group], fronts: Callable[[Group], Sequence[str]]) -> str:
