@@ -18,9 +18,9 @@ MAX_VIDEOS = 3
 CHUNK_SCORES = ("compute_fraction", "psnr", "ssim", "lpips")
 FIT_NUMBERS = ("name", "degree", "r2", "loo", "rank", "n")
 LIMITS = {"init_timeout": 30, "finish_timeout": 60}  # seconds, online
-SHAKEN = {"init_timeout": 5, "finish_timeout": 10}  # once W&B has failed a job of this process
+SHAKEN = {"init_timeout": 5, "finish_timeout": 10}  # after W&B has failed the last job
 SYNC = "wandb sync outputs/*/wandb/offline-run-*"
-_failing = False  # whether W&B failed the last job of this process
+_failing = False  # whether it has, in this process
 _staged: set[str] = set()  # where W&B was told to stage files
 
 
@@ -152,7 +152,7 @@ def known_runs(entity: str, project: str, names: Sequence[str]) -> set[str]:
     import wandb
 
     api = wandb.Api(timeout=LIMITS["init_timeout"])
-    found = api.runs(f"{entity}/{project}", filters={"display_name": {"$in": list(names)}})
+    found = api.runs(f"{entity}/{project}", filters={"displayName": {"$in": list(names)}})
     return {str(run.name) for run in found}
 
 
@@ -289,8 +289,11 @@ def _media(picture: Path | None, videos: Sequence[Path], name: str) -> dict[str,
 
 def _reason(error: Exception) -> str:
     """Why a login failed, without the address again."""
-    told = _first_line(error).rpartition("Failed to execute API request: ")[2]
-    return told.replace("the service process is busy and did not respond in time.", "no answer")
+    return (
+        _first_line(error)
+        .rpartition("Failed to execute API request: ")[2]
+        .replace("the service process is busy and did not respond in time.", "no answer")
+    )
 
 
 def _first_line(error: Exception) -> str:

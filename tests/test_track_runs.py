@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from command import fastcache, only, read
-from test_track import KEY
+from test_track import KEY, merged, read_back
 from wandb_endpoint import Endpoint, alone
 
 HERE = Path(__file__).resolve().parent
