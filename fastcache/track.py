@@ -11,17 +11,21 @@ from pathlib import Path
 from typing import Any
 
 from fastcache import terminal
+from fastcache.chunk_rows import CHUNK_SCORES, chunk_rows
 from fastcache.commit import describe
 from fastcache.errors import UserError
 
 MAX_VIDEOS = 3
-CHUNK_SCORES = ("compute_fraction", "psnr", "ssim", "lpips")
 FIT_NUMBERS = ("name", "degree", "r2", "loo", "rank", "n")
 LIMITS = {"init_timeout": 30, "finish_timeout": 60}  # seconds, online
 SHAKEN = {"init_timeout": 5, "finish_timeout": 10}  # after W&B has failed the last job
 SYNC = "wandb sync outputs/*/wandb/offline-run-*"
 _failing = False  # whether it has, in this process
 _staged: set[str] = set()  # where W&B was told to stage files
+
+
+class NoAnswer(UserError):
+    """W&B did not start, and not for want of a key."""
 
 
 class Tracker:
@@ -76,7 +80,7 @@ class Tracker:
             try:
                 tell(self.run)
             except Exception as error:  # a table asks the server before it is sent
-                self.trouble = _first_line(error)
+                self.trouble = _reason(error)
 
 
 def job(s: Mapping[str, Any], name: str, id: str, dir: Path, job_type: str) -> dict[str, Any]:
@@ -142,7 +146,7 @@ def connect(what: str, instead: str) -> None:
         known = wandb.login(prompt=False)
     except Exception as error:
         where = wandb.setup().settings.base_url
-        raise UserError(f"{what}: no login at W&B ({where}: {_reason(error)}); {instead}") from error
+        raise NoAnswer(f"{what}: no login at W&B ({where}: {_reason(error)}); {instead}") from error
     if not known:
         raise UserError(f"{what} needs a W&B account on this machine: type `wandb login`; {instead}")
 
@@ -154,18 +158,6 @@ def known_runs(entity: str, project: str, names: Sequence[str]) -> set[str]:
     api = wandb.Api(timeout=LIMITS["init_timeout"])
     found = api.runs(f"{entity}/{project}", filters={"displayName": {"$in": list(names)}})
     return {str(run.name) for run in found}
-
-
-def chunk_rows(scores: Mapping[str, Any], trace: Mapping[str, Any]) -> list[list[Any]]:
-    """One row per chunk of each video: video, prompt, chunk, letters, then CHUNK_SCORES; None where unknown."""
-    rows = []
-    for video, entry in enumerate(scores.get("per_video", [])):
-        series = entry.get("per_chunk", {})
-        letters = [chunk.get("letters") for chunk in _item(trace.get("videos", []), video, {}).get("chunks", [])]
-        for chunk in range(max([len(letters), *(len(values) for values in series.values())])):
-            values = [_item(series.get(name, []), chunk) for name in CHUNK_SCORES]
-            rows.append([video, entry.get("prompt"), chunk, _item(letters, chunk), *values])
-    return rows
 
 
 def entity() -> str:
@@ -194,35 +186,37 @@ def _staged_in(folder: Path) -> Iterator[None]:
             os.environ["WANDB_DATA_DIR"] = before
 
 
-class _NoAnswer(UserError):
-    """W&B did not start, and not for want of a key."""
-
-
 def _begin(fields: dict[str, Any], folder: Path) -> Tracker:
     """A started run: where W&B does not answer, an offline one, which is said."""
     global _failing
-    online = fields["mode"] == "online"
+    if fields["mode"] == "offline":
+        return Tracker(_start(fields, folder))
     try:
-        return Tracker(_start(fields, folder), online)
-    except _NoAnswer as error:
-        if not online:
-            raise
-        _failing = True
+        connect("tracking=online", "or use tracking=offline")  # an id stays taken where W&B fails to start
+        return Tracker(_start(fields, folder), online=True)
+    except NoAnswer as error:
+        _failing, told = True, str(error)
+    try:
         run = _start(fields | {"mode": "offline"}, folder)
-        _say(f"{error}; this run is kept on disk, upload it later: wandb sync {Path(run.dir).parent}")
-        return Tracker(run)
+    except NoAnswer:
+        _say(f"{told}; {fields['name']} is made without W&B")
+        return Tracker()
+    _say(f"{told}; {fields['name']} is kept on disk, upload it later: wandb sync {Path(run.dir).parent}")
+    return Tracker(run)
 
 
 def _end(tracker: Tracker, fields: dict[str, Any], folder: Path, code: int) -> None:
     """Finish a run. What a server did not take is kept in an offline run of the same id, which is said."""
     global _failing
+    if tracker.run is None:
+        return
     try:
         tracker.run.finish(exit_code=code)
     except Exception as error:
         if not tracker.online:
             raise
         slow = f"not done after {int(tracker.run.settings.finish_timeout)} s"
-        tracker.trouble = tracker.trouble or (slow if isinstance(error, TimeoutError) else _first_line(error))
+        tracker.trouble = tracker.trouble or (slow if isinstance(error, TimeoutError) else _reason(error))
     if not tracker.online:
         return
     _failing = tracker.trouble is not None
@@ -258,12 +252,13 @@ def _start(fields: dict[str, Any], folder: Path) -> Any:
     except wandb.errors.UsageError as error:
         raise UserError(f"W&B refused: {_first_line(error)} Type `wandb login`, or tracking=offline") from error
     except Exception as error:  # no network, no server, a server's own error
-        raise _NoAnswer(f"W&B did not start: {_first_line(error)}") from error
+        raise NoAnswer(f"W&B did not start: {_first_line(error)}") from error
 
 
 def _say(text: str) -> None:
     terminal.say(f"warning: {text}")
-    terminal.LOG.warning(text)
+    if terminal.LOG.handlers:  # of a run; none writes a log elsewhere
+        terminal.LOG.warning(text)
 
 
 def _plain(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -288,7 +283,7 @@ def _media(picture: Path | None, videos: Sequence[Path], name: str) -> dict[str,
 
 
 def _reason(error: Exception) -> str:
-    """Why a login failed, without the address again."""
+    """What W&B says went wrong, in fewer words."""
     return (
         _first_line(error)
         .rpartition("Failed to execute API request: ")[2]
@@ -298,7 +293,3 @@ def _reason(error: Exception) -> str:
 
 def _first_line(error: Exception) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip()
-
-
-def _item(values: Sequence[Any], index: int, default: Any = None) -> Any:
-    return values[index] if index < len(values) else default

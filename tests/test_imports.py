@@ -60,7 +60,8 @@ ROOMS = {
     ),
     "target": (COMMON | {"catalog", "config", "report", "settings"}, LIGHT),
     "commit": (set(), {"torch", "hydra", "wandb"}),
-    "track": (COMMON | {"commit", "terminal"}, {"torch", "hydra"}),
+    "chunk_rows": (set(), {"torch", "hydra", "wandb"}),
+    "track": (COMMON | {"chunk_rows", "commit", "terminal"}, {"torch", "hydra"}),
 }
 FILES = sorted(PACKAGE.rglob("*.py"))
 
