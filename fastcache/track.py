@@ -197,7 +197,7 @@ def _begin(fields: dict[str, Any], folder: Path) -> Tracker:
         connect("tracking=online", "or use tracking=offline")  # an id stays taken where W&B fails to start
         return Tracker(_start(fields, folder), online=True)
     except NoAnswer as error:
-        _failing, told = True, str(error)
+        _failing, told = True, str(error).removesuffix("; or use tracking=offline")
     try:
         run = _start(fields | {"mode": "offline"}, folder)
     except NoAnswer:
