@@ -11,7 +11,7 @@ from typing import Any
 
 from omegaconf import open_dict
 
-from fastcache import fits, terminal
+from fastcache import fits, terminal, track
 from fastcache.catalog import DIALS
 from fastcache.errors import UserError
 from fastcache.fits import PROBE_SEED, Fit
@@ -28,10 +28,11 @@ Fit how much reuse costs, for one model, sampler and indicator.
 Takes the options of fastcache.run that say what to generate; prompts=calibration and seed=4242 unless given. The fit
 is written to OUTPUTS/fits with its samples and a picture; use it with rescale=FILE. rescale.degree=1 to 4 sets the
 degree of the polynomial (default: by cross-validation); rescale.gate=false takes it whatever it is worth. merge makes
-one fit from the samples of several, probed on other prompts or with other seeds, on as many machines.
+one fit from the samples of several, probed on other prompts or with other seeds, on as many machines. A fit is a W&B
+run of job type probe: tracking=offline (default), online or disabled.
 """
 
-IDLE = {"method", "schedule", *DIALS, "engine", "metric", "reference", "experiment", "tracking", "retry"}
+IDLE = {"method", "schedule", *DIALS, "engine", "metric", "reference", "experiment", "retry"}
 IDLE |= {"image", "control", "guidance_scale", "negative_prompt", "guidance_decisions"}
 
 OnVideo = Callable[[int, int], None]
@@ -92,6 +93,18 @@ def keep(fit: Fit, samples: Sequence[dict[str, Any]], path: Path) -> None:
 
     draw_fit(fit, samples, path.with_suffix(".png"))
     fits.save_fit(fit, samples, path)
+
+
+def make_fit(
+    s: Settings, model: Any, sampler: Any, prompts: Sequence[str], wanted: Fit, asked: fits.Asked, path: Path
+) -> None:
+    """Calibrate and keep, with a progress bar and, as ``s`` has it, a W&B run of its own named after the fit."""
+    about = track.job(s, path.stem, path.stem.rpartition("-")[2], path.parent, "probe")
+    with track.tracked({"fitted_on": wanted, "asked": asked}, **about) as tracker:
+        with terminal.Bar(len(prompts), 1, title="probe ") as bar:
+            fit, samples = calibrate(model, sampler, prompts, wanted, asked, lambda done, _: bar.count(done))
+        keep(fit, samples, path)
+        tracker.log_fit(fit, samples, path.with_suffix(".png"))
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -181,18 +194,17 @@ def merge(words: Sequence[str]) -> Path:
 def _make(s: Settings, asked: fits.Asked, wanted: dict[str, Any], path: Path) -> None:
     from fastcache.build import build
     from fastcache.make import get_model
-    from fastcache.preflight import check_loadable
+    from fastcache.preflight import check_loadable, check_tracking
     from fastcache.results import check_writable
 
+    check_tracking([s])
     build(s["method"])  # refuses an unknown indicator
     check_loadable(s)
     model, sampler = get_model(s), build(s["sampler"])
     for idx, prompt in enumerate(s["prompts"]):
         model.condition(prompt, s["seed"] + idx, s["frames"])
     check_writable(s["outputs"])
-    with terminal.Bar(len(s["prompts"]), 1, title="probe ") as bar:
-        fit, samples = calibrate(model, sampler, s["prompts"], wanted, asked, lambda done, _: bar.count(done))
-    keep(fit, samples, path)
+    make_fit(s, model, sampler, s["prompts"], wanted, asked, path)
 
 
 if __name__ == "__main__":

@@ -14,13 +14,13 @@ import torch
 
 from fastcache import __version__, api, fits, preflight, shown, terminal
 from fastcache.build import build
-from fastcache.calibrate import calibrate, keep
+from fastcache.calibrate import make_fit
+from fastcache.commit import describe
 from fastcache.cost import Sizes, flops_fraction
 from fastcache.media import SheetVideo, contact_sheet, side_by_side, write_mp4
 from fastcache.results import Folder, locked
 from fastcache.scores import Scores, check_size
 from fastcache.settings import Settings, guided, label, wanted_fit
-from fastcache.track import describe
 
 SHEET_VIDEOS = 4
 _warm: set[str] = set()  # what this process has run already
@@ -135,9 +135,7 @@ def use_fit(s: Settings, model: Any, sampler: Any) -> None:
         if not path.is_file():
             texts = preflight.calibration_texts(s)
             terminal.say(f"no fit for {fits.fit_name(wanted)} yet: probing {len(texts)} calibration prompts")
-            with terminal.Bar(len(texts), 1, title="probe ") as bar:
-                fit, samples = calibrate(model, sampler, texts, wanted, asked, lambda done, _: bar.count(done))
-            keep(fit, samples, path)
+            make_fit(s, model, sampler, texts, wanted, asked, path)
         fit = fits.load_fit(path)
     terminal.say(fits.describe(fit))
     s["rescale"] |= {"used": fit, "probe": False}

@@ -7,7 +7,7 @@ from typing import Any
 
 from omegaconf import DictConfig
 
-from fastcache import catalog, cost, fits, memory, results, scores, shown, terminal
+from fastcache import catalog, cost, fits, memory, results, scores, shown, terminal, track
 from fastcache.build import build
 from fastcache.checkpoints.files import find
 from fastcache.errors import UserError
@@ -54,6 +54,7 @@ def check(todo: Sequence[Settings], local: bool, here: bool = True) -> None:
     """
     from fastcache.make import files_shown, get_metrics, get_model
 
+    check_tracking([s for s in todo if s["force"] or not Folder.of(s).finished])
     for root in {s["outputs"] for s in todo}:
         results.check_writable(root)
     unfinished = []
@@ -77,6 +78,13 @@ def check(todo: Sequence[Settings], local: bool, here: bool = True) -> None:
             condition = model.condition(prompt, s["seed"] + i, s["frames"], **files_shown(s, model, i))
             if guided(s):
                 model.negative(condition, s["negative_prompt"], s["seed"] + i)
+
+
+def check_tracking(todo: Sequence[Settings]) -> None:
+    """Raise UserError where W&B would refuse these jobs, or does not answer, in one sentence."""
+    track.check(s["tracking"] for s in todo)
+    if any(s["tracking"]["mode"] == "online" for s in todo):
+        track.connect("tracking=online", "or use tracking=offline and upload later with `wandb sync`")
 
 
 def calibration_texts(s: Settings) -> list[str]:

@@ -20,6 +20,7 @@ from fastcache.errors import UserError
 from fastcache.results import Folder, read_json, write_json
 from fastcache.settings import Settings, engine_reference_of, label, own_reference, reference_of
 from fastcache.target import expand
+from fastcache.track import job as tracked_job
 from fastcache.track import tracked
 
 
@@ -146,10 +147,10 @@ def run(s: Settings, title: str = "", wait: bool = False) -> scores.Scores:
                 if not folder.mp4(idx).is_file() or (former and former["reference"] != reference.signature):
                     render(s, folder, reference, idx)
             draw_sheet(s, folder, reference, made)
-            tracker.log_scores(made, trace)
-            tracker.log_media(folder.path / "sheet.png", [folder.mp4(i) for i in range(folder.count)])
             write_json(folder.path / "trace.json", trace)
             write_json(folder.path / "scores.json", made)
+            tracker.log_scores(made, trace)
+            tracker.log_media(folder.path / "sheet.png", [folder.mp4(i) for i in range(folder.count)])
             folder.finish()
     return made
 
@@ -182,15 +183,8 @@ def engine_folder(s: Settings, folder: Folder) -> Folder | None:
 
 
 def _tracking(s: Settings, folder: Folder, is_reference: bool) -> dict[str, Any]:
-    group = s["tracking"]["group"] or s["choices"].get("experiment")
     kind = "reference" if is_reference else "eval"
-    return s["tracking"] | {
-        "group": group,
-        "name": folder.path.name,
-        "id": folder.signature,
-        "dir": folder.path,
-        "job_type": kind,
-    }
+    return tracked_job(s, folder.path.name, folder.signature, folder.path, kind)
 
 
 def load_metrics(metrics: dict) -> list[str]:

@@ -1,55 +1,92 @@
 """W&B, or nothing: one W&B run per job, always finished, failures marked. The only file that knows W&B.
 
-W&B is a copy for looking at; the run folder holds the truth and is enough to redraw everything.
+W&B is a copy for looking at; the run folder holds the truth and is enough to redraw everything. So once a job has
+started, W&B cannot make it fail: what a server does not take is kept as an offline run for ``wandb sync``.
 """
 
 import os
-import subprocess
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from fastcache import terminal
+from fastcache.chunk_rows import CHUNK_SCORES, chunk_rows
+from fastcache.commit import describe
 from fastcache.errors import UserError
 
 MAX_VIDEOS = 3
-CHUNK_SCORES = ("compute_fraction", "psnr", "ssim", "lpips")
-CONNECT_TIMEOUT = 30  # seconds, online
+FIT_NUMBERS = ("name", "degree", "r2", "loo", "rank", "n")
+LIMITS = {"init_timeout": 30, "finish_timeout": 60}  # seconds, online
+SHAKEN = {"init_timeout": 5, "finish_timeout": 10}  # after W&B has failed the last job
+SYNC = "wandb sync outputs/*/wandb/offline-run-*"
+_failing = False  # whether it has, in this process
+_staged: set[str] = set()  # where W&B was told to stage files
+
+
+class NoAnswer(UserError):
+    """W&B did not start, and not for want of a key."""
 
 
 class Tracker:
-    """What a job may tell W&B. Does nothing where ``run`` is None."""
+    """What a job may tell W&B. Does nothing where ``run`` is None. ``trouble``: why an online run is not whole."""
 
-    def __init__(self, run: Any = None):
-        self.run = run
+    def __init__(self, run: Any = None, online: bool = False):
+        self.run, self.online = run, online
+        self.told: list[Callable[[Any], None]] = []
+        self.trouble: str | None = None
 
     def log_scores(self, scores: Mapping[str, Any], trace: Mapping[str, Any] | None = None) -> None:
         """Every single value of scores.json as summary, its protocol as config, and one table row per chunk, with the
         letters of trace.json."""
-        if self.run is None:
-            return
-        self.run.summary.update({k: v for k, v in scores.items() if v is None or isinstance(v, int | float | str)})
-        self.run.config.update({"protocol": scores.get("protocol", {})}, allow_val_change=True)
-        rows = chunk_rows(scores, trace or {})
-        if rows:
-            import wandb
 
-            table = wandb.Table(columns=["video", "prompt", "chunk", "trace", *CHUNK_SCORES], data=rows)
-            self.run.log({"chunks": table})
+        def tell(run: Any) -> None:
+            run.summary.update(_plain(scores))
+            run.config.update({"protocol": scores.get("protocol", {})}, allow_val_change=True)
+            if rows := chunk_rows(scores, trace or {}):
+                run.log({"chunks": _table(["video", "prompt", "chunk", "trace", *CHUNK_SCORES], rows)})
+
+        self._tell(tell)
+
+    def log_fit(self, fit: Mapping[str, Any], samples: Sequence[Mapping[str, Any]], picture: Path) -> None:
+        """What a fit is worth as summary, where it comes from as config, its samples as a table, its picture."""
+
+        def tell(run: Any) -> None:
+            run.summary.update({key: fit.get(key) for key in FIT_NUMBERS})
+            run.config.update({key: fit.get(key) for key in ("coefficients", "domain", "steps", "gate", "fitted_on")})
+            columns = sorted(_plain(samples[0])) if samples else []
+            if columns:
+                run.log({"samples": _table(columns, [[sample.get(key) for key in columns] for sample in samples])})
+            run.log(_media(picture, (), "fit"))
+
+        self._tell(tell)
 
     def log_media(self, sheet: Path | None = None, videos: Sequence[Path] = ()) -> None:
         """The contact sheet and the first three mp4 files, each by its path; missing files are passed over."""
+
+        def tell(run: Any) -> None:
+            if media := _media(sheet, videos, "sheet"):
+                run.log(media)
+
+        self._tell(tell)
+
+    def _tell(self, tell: Callable[[Any], None]) -> None:
         if self.run is None:
             return
-        import wandb
+        self.told.append(tell)
+        if not self.online:
+            tell(self.run)
+        elif self.trouble is None:
+            try:
+                tell(self.run)
+            except Exception as error:  # a table asks the server before it is sent
+                self.trouble = _reason(error)
 
-        media: dict[str, Any] = {}
-        if sheet is not None and Path(sheet).is_file():
-            media["sheet"] = wandb.Image(str(sheet))
-        for path in [Path(video) for video in videos if Path(video).is_file()][:MAX_VIDEOS]:
-            media[f"video_{path.stem}"] = wandb.Video(str(path), format="mp4")
-        if media:
-            self.run.log(media)
+
+def job(s: Mapping[str, Any], name: str, id: str, dir: Path, job_type: str) -> dict[str, Any]:
+    """What ``tracked`` is to be called with for a job of these settings; its group is the study it belongs to."""
+    group = s["tracking"]["group"] or s["choices"].get("experiment")
+    return s["tracking"] | {"group": group, "name": name, "id": id, "dir": dir, "job_type": job_type}
 
 
 @contextmanager
@@ -69,7 +106,8 @@ def tracked(
     """A W&B run for the time of a job, its files under ``dir``/wandb. An exception inside marks it failed and goes on.
 
     ``config`` is a plain, resolved dict; ``id`` is the run's signature, so the same settings are the same W&B run.
-    Raises UserError on an unknown mode and, online, without a key or an answer.
+    Where W&B does not answer, or stops answering, an offline run is kept and that is said. Raises UserError on an
+    unknown mode and, online, without a key.
     """
     if mode not in ("offline", "online", "disabled"):
         raise UserError(f"tracking.mode={mode}: expected offline, online or disabled; e.g. tracking=offline")
@@ -79,66 +117,123 @@ def tracked(
     fields: dict[str, Any] = {"id": id, "name": name, "project": project, "entity": entity, "group": group}
     fields |= {"job_type": job_type, "tags": [*tags, *filter(None, [describe()])], "config": dict(config), "mode": mode}
     with _staged_in(Path(dir) / "wandb"):
-        run = _start(fields, Path(dir))
+        tracker = _begin(fields, Path(dir))
+        code = 1
         try:
-            yield Tracker(run)
-        except BaseException:
-            run.finish(exit_code=1)
-            raise
-        run.finish(exit_code=0)
+            yield tracker
+            code = 0
+        finally:
+            _end(tracker, fields, Path(dir), code)
 
 
-def chunk_rows(scores: Mapping[str, Any], trace: Mapping[str, Any]) -> list[list[Any]]:
-    """One row per chunk of each video: video, prompt, chunk, letters, then CHUNK_SCORES; None where unknown."""
-    rows = []
-    for video, entry in enumerate(scores.get("per_video", [])):
-        series = entry.get("per_chunk", {})
-        letters = [chunk.get("letters") for chunk in _item(trace.get("videos", []), video, {}).get("chunks", [])]
-        for chunk in range(max([len(letters), *(len(values) for values in series.values())])):
-            values = [_item(series.get(name, []), chunk) for name in CHUNK_SCORES]
-            rows.append([video, entry.get("prompt"), chunk, _item(letters, chunk), *values])
-    return rows
+def check(nodes: Iterable[Mapping[str, Any]]) -> None:
+    """Raise UserError where W&B would refuse a name in these ``tracking`` settings."""
+    for node in nodes:
+        project = str(node["project"])
+        if node["mode"] != "disabled" and (not project or len(project) > 128 or set(project) & set("/\\#?%:")):
+            raise UserError(
+                f"tracking.project={project}: expected up to 128 characters without / \\ # ? % or :; "
+                "an account or team is named by tracking.entity"
+            )
 
 
-def has_key() -> bool:
-    """Whether W&B has a key here, from the environment or `wandb login`. Asks nobody."""
+def connect(what: str, instead: str) -> None:
+    """Ask W&B whose key this machine has. Raises UserError, saying ``what`` needs it and what to do ``instead``."""
     os.environ.setdefault("WANDB_SILENT", "true")
     import wandb
 
-    return bool(wandb.login(prompt=False))
+    try:
+        known = wandb.login(prompt=False, verify=False)
+        if known:  # asks anew each time, which login does not
+            wandb.Api(timeout=(SHAKEN if _failing else LIMITS)["init_timeout"])
+    except Exception as error:
+        where = wandb.setup().settings.base_url
+        raise NoAnswer(f"{what}: no login at W&B ({where}: {_reason(error)}); {instead}") from error
+    if not known:
+        raise UserError(f"{what} needs a W&B account on this machine: type `wandb login`; {instead}")
+
+
+def known_runs(entity: str, project: str, names: Sequence[str]) -> set[str]:
+    """Those of the run names that W&B has in a project. Raises ValueError where there is no such project."""
+    import wandb
+
+    api = wandb.Api(timeout=LIMITS["init_timeout"])
+    found = api.runs(f"{entity}/{project}", filters={"displayName": {"$in": list(names)}})
+    return {str(run.name) for run in found}
 
 
 def entity() -> str:
     """The default entity of the account that the key belongs to."""
     import wandb
 
-    return str(wandb.Api(timeout=CONNECT_TIMEOUT).default_entity)
-
-
-def describe() -> str | None:
-    """``git describe --always --dirty`` of the checkout this package lies in; None outside one."""
-    root = Path(__file__).resolve().parent.parent
-    if not (root / ".git").exists():
-        return None
-    with suppress(OSError, subprocess.SubprocessError):
-        command = ["git", "-C", str(root), "describe", "--always", "--dirty", "--tags"]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)
-        return done.stdout.strip()[:64] or None
-    return None
+    return str(wandb.Api(timeout=LIMITS["init_timeout"]).default_entity)
 
 
 @contextmanager
 def _staged_in(folder: Path) -> Iterator[None]:
     """W&B keeps the files of tables until they are uploaded: have it do so in the run's folder, not in the home of
     whoever runs, so that an offline run can be moved and synced. A place that the user set stays."""
-    if "WANDB_DATA_DIR" in os.environ:
+    before = os.environ.get("WANDB_DATA_DIR")
+    if before is not None and before not in _staged:
         yield
         return
+    _staged.add(str(folder))
     os.environ["WANDB_DATA_DIR"] = str(folder)
     try:
         yield
     finally:
-        os.environ.pop("WANDB_DATA_DIR", None)
+        if before is None:
+            os.environ.pop("WANDB_DATA_DIR", None)
+        else:
+            os.environ["WANDB_DATA_DIR"] = before
+
+
+def _begin(fields: dict[str, Any], folder: Path) -> Tracker:
+    """A started run: where W&B does not answer, an offline one, which is said."""
+    global _failing
+    if fields["mode"] == "offline":
+        return Tracker(_start(fields, folder))
+    try:
+        connect("tracking=online", "or use tracking=offline")  # an id stays taken where W&B fails to start
+        return Tracker(_start(fields, folder), online=True)
+    except NoAnswer as error:
+        _failing, told = True, str(error).removesuffix("; or use tracking=offline")
+    try:
+        run = _start(fields | {"mode": "offline"}, folder)
+    except NoAnswer:
+        _say(f"{told}; {fields['name']} is made without W&B")
+        return Tracker()
+    _say(f"{told}; {fields['name']} is kept on disk, upload it later: wandb sync {Path(run.dir).parent}")
+    return Tracker(run)
+
+
+def _end(tracker: Tracker, fields: dict[str, Any], folder: Path, code: int) -> None:
+    """Finish a run. What a server did not take is kept in an offline run of the same id, which is said."""
+    global _failing
+    if tracker.run is None:
+        return
+    try:
+        tracker.run.finish(exit_code=code)
+    except Exception as error:
+        if not tracker.online:
+            raise
+        slow = f"not done after {int(tracker.run.settings.finish_timeout)} s"
+        tracker.trouble = tracker.trouble or (slow if isinstance(error, TimeoutError) else _reason(error))
+    if not tracker.online:
+        return
+    _failing = tracker.trouble is not None
+    if not _failing:
+        return
+    told = f"W&B has not taken all of {fields['name']} ({tracker.trouble})"
+    try:
+        run = _start(fields | {"mode": "offline"}, folder)
+        for tell in tracker.told:
+            tell(run)
+        run.finish(exit_code=code)
+    except Exception as error:
+        _say(f"{told}, nor could a copy be kept ({_first_line(error)}); the run's own folder is whole")
+    else:
+        _say(f"{told}; all of it is on disk, upload it later: wandb sync {Path(run.dir).parent}")
 
 
 def _start(fields: dict[str, Any], folder: Path) -> Any:
@@ -149,21 +244,54 @@ def _start(fields: dict[str, Any], folder: Path) -> Any:
     import wandb
 
     folder.mkdir(parents=True, exist_ok=True)
-    quiet = wandb.Settings(silent=True, console="off", x_disable_stats=True, init_timeout=CONNECT_TIMEOUT)
+    limits = {k: v for k, v in (SHAKEN if _failing else LIMITS).items() if f"WANDB_{k.upper()}" not in os.environ}
+    quiet = wandb.Settings(silent=True, console="off", x_disable_stats=True, finish_timeout_raises=True, **limits)
     if fields["mode"] == "online":
         fields = fields | {"resume": "allow"}  # offline there is nothing to resume
     try:
-        return wandb.init(dir=str(folder), settings=quiet, **fields)
+        # A probe is a run within the run that needs it: the default would give the outer one again.
+        return wandb.init(dir=str(folder), settings=quiet, reinit="create_new", **fields)
     except wandb.errors.UsageError as error:
         raise UserError(f"W&B refused: {_first_line(error)} Type `wandb login`, or tracking=offline") from error
     except Exception as error:  # no network, no server, a server's own error
-        hint = "with tracking=offline the run is kept on disk for `wandb sync`"
-        raise UserError(f"W&B did not start: {_first_line(error)}; {hint}") from error
+        raise NoAnswer(f"W&B did not start: {_first_line(error)}") from error
+
+
+def _say(text: str) -> None:
+    terminal.say(f"warning: {text}")
+    if terminal.LOG.handlers:  # of a run; none writes a log elsewhere
+        terminal.LOG.warning(text)
+
+
+def _plain(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {k: v for k, v in values.items() if v is None or isinstance(v, int | float | str)}
+
+
+def _table(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> Any:
+    import wandb
+
+    return wandb.Table(columns=list(columns), data=[list(row) for row in rows])
+
+
+def _media(picture: Path | None, videos: Sequence[Path], name: str) -> dict[str, Any]:
+    import wandb
+
+    media: dict[str, Any] = {}
+    if picture is not None and Path(picture).is_file():
+        media[name] = wandb.Image(str(picture))
+    for path in [Path(video) for video in videos if Path(video).is_file()][:MAX_VIDEOS]:
+        media[f"video_{path.stem}"] = wandb.Video(str(path), format="mp4")
+    return media
+
+
+def _reason(error: Exception) -> str:
+    """What W&B says went wrong, in fewer words."""
+    return (
+        _first_line(error)
+        .rpartition("Failed to execute API request: ")[2]
+        .replace("the service process is busy and did not respond in time.", "no answer")
+    )
 
 
 def _first_line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]
-
-
-def _item(values: Sequence[Any], index: int, default: Any = None) -> Any:
-    return values[index] if index < len(values) else default
+    return (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip()

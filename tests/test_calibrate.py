@@ -6,7 +6,7 @@ import pytest
 from fastcache import calibrate, fits
 from fastcache.sampler import Euler, FewStep
 
-SMALL = ["model=toy", "frames=6", "num_videos=2"]
+SMALL = ["model=toy", "frames=6", "num_videos=2", "tracking=disabled"]
 
 
 @pytest.fixture(scope="module")

@@ -59,7 +59,9 @@ ROOMS = {
         {"torch", "torchvision", "lpips", "hydra", "wandb"},
     ),
     "target": (COMMON | {"catalog", "config", "report", "settings"}, LIGHT),
-    "track": (COMMON, {"torch", "hydra"}),
+    "commit": (set(), {"torch", "hydra", "wandb"}),
+    "chunk_rows": (set(), {"torch", "hydra", "wandb"}),
+    "track": (COMMON | {"chunk_rows", "commit", "terminal"}, {"torch", "hydra"}),
 }
 FILES = sorted(PACKAGE.rglob("*.py"))
 

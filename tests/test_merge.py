@@ -9,7 +9,7 @@ from fastcache import calibrate, fits
 from fastcache.errors import UserError
 from fastcache.merge import merge_fits
 
-COMMAND = ["model=toy", "frames=6", "num_videos=2"]
+COMMAND = ["model=toy", "frames=6", "num_videos=2", "tracking=disabled"]
 
 
 @pytest.fixture(scope="module")

@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from report_runs import write_study
@@ -55,16 +56,19 @@ def nobody(tmp_path, monkeypatch):
 def test_without_a_login_it_ends_in_one_sentence_and_the_page_is_there(study, nobody, tmp_path, capsys):
     assert main([str(tmp_path / "out"), "--to", str(tmp_path / "r"), "--wandb"]) == 1
     err = capsys.readouterr().err
-    assert "wandb login" in err and "wandb sync" in err and err.count("\n") == 1
+    assert "wandb login" in err and "local report is complete" in err and err.count("\n") == 1
     assert (tmp_path / "r" / "index.html").is_file()
 
 
 class Reports(Endpoint):
-    """Takes reports as well: ``views`` by name. With ``projects`` False it has no project to put them in."""
+    """Has the runs in these folders and takes reports: ``views`` by name. With ``projects`` False it has no project to
+    put them in."""
 
-    def __init__(self, projects=True):
+    def __init__(self, folders, projects=True):
         super().__init__()
         self.projects, self.views = projects, []
+        for folder in folders:
+            self.runs[folder.name.rpartition("-")[2]] = {"displayName": folder.name}
 
     def query(self, operation, values):
         if operation == "ProjectInternalId":
@@ -97,18 +101,49 @@ def elsewhere(server, *words):
 
 
 def test_the_real_client_saves_the_report(study, nobody, tmp_path):
-    with Reports() as server:
+    with Reports(study[0].values()) as server:
         done = elsewhere(server, tmp_path / "out", "--to", tmp_path / "r", "--wandb", "tester/fastcache")
     assert done.returncode == 0, done.stderr
-    assert "W&B report: http" in done.stdout
+    assert "W&B report: http" in done.stdout and "not on W&B" not in done.stdout
     (view,) = server.views
     assert (view["entityName"], view["projectName"]) == ("tester", "fastcache")
     assert "motioncache-0.2-FxxF-" in view["spec"] and "Scatter Plot" in view["spec"]
 
 
 def test_a_server_that_does_not_take_it_ends_in_one_sentence(study, nobody, tmp_path):
-    with Reports(projects=False) as server:
+    with Reports(study[0].values(), projects=False) as server:
         done = elsewhere(server, tmp_path / "out", "--to", tmp_path / "r", "--wandb", "tester/fastcache")
     assert done.returncode == 1 and "Traceback" not in done.stderr
     assert done.stderr.strip().splitlines()[-1].startswith("error: the W&B report was not saved")
+    assert (tmp_path / "r" / "index.html").is_file()
+
+
+def test_runs_that_are_not_on_wandb_are_told(study, nobody, tmp_path):
+    with Reports(list(study[0].values())[:-2]) as server:
+        done = elsewhere(server, tmp_path / "out", "--to", tmp_path / "r", "--wandb", "tester/fastcache")
+    assert done.returncode == 0, done.stderr
+    assert "2 of 9 runs are not on W&B: teacache-0.2-FxxF-" in done.stdout and "wandb sync" in done.stdout
+
+
+def test_a_study_of_which_nothing_is_on_wandb_ends_in_one_sentence(study, nobody, tmp_path):
+    with Reports([]) as server:
+        done = elsewhere(server, tmp_path / "out", "--to", tmp_path / "r", "--wandb", "tester/fastcache")
+    assert done.returncode == 1 and done.stderr.count("\n") == 1 and server.views == []
+    assert "none of these runs is in tester/fastcache" in done.stderr and "wandb sync" in done.stderr
+    assert (tmp_path / "r" / "index.html").is_file()
+
+
+def test_a_server_that_is_down_ends_in_one_sentence(study, nobody, tmp_path):
+    gone = SimpleNamespace(url="http://127.0.0.1:9")
+    done = elsewhere(gone, tmp_path / "out", "--to", tmp_path / "r", "--wandb", "tester/fastcache")
+    assert done.returncode == 1 and done.stderr.count("\n") == 1
+    assert "no login at W&B (http://127.0.0.1:9: no answer); the local report is complete" in done.stderr
+
+
+def test_without_the_extra_it_ends_in_one_sentence(study, tmp_path, monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "wandb_workspaces", None)
+    monkeypatch.setitem(sys.modules, "wandb_workspaces.reports.v2", None)
+    assert main([str(tmp_path / "out"), "--to", str(tmp_path / "r"), "--wandb"]) == 1
+    err = capsys.readouterr().err
+    assert err == 'error: --wandb needs wandb-workspaces: pip install "fastcache[report]"\n'
     assert (tmp_path / "r" / "index.html").is_file()

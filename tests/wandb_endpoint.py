@@ -5,11 +5,20 @@ It shows what our code makes the real client send; it does not show that W&B's s
 
 import gzip
 import json
+import os
 import re
 import threading
 from collections import defaultdict
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
+
+
+def alone(home: Path, **more: str) -> dict[str, str]:
+    """The environment of a process that neither reads nor writes what W&B keeps of this machine's owner."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("WANDB_")}
+    places = {f"WANDB_{name}_DIR": str(home / name) for name in ("CONFIG", "CACHE", "ARTIFACT")}
+    return kept | places | {"NETRC": str(home / "netrc"), "WANDB_ERROR_REPORTING": "false"} | more
 
 
 class Endpoint(ThreadingHTTPServer):
@@ -25,6 +34,8 @@ class Endpoint(ThreadingHTTPServer):
         self.streams: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
         self.exits: dict[str, int] = {}
         self.uploads: dict[str, bytes] = {}
+        self.upserts: list[str] = []  # names of runs, one for each time that a client started or changed one
+        self.failing = False  # whether every request is answered with an error of the server
 
     def __enter__(self) -> "Endpoint":
         threading.Thread(target=self.serve_forever, daemon=True).start()
@@ -36,6 +47,11 @@ class Endpoint(ThreadingHTTPServer):
 
     def handle_error(self, *request: object) -> None:
         """The client drops its connections when it is done."""
+
+    def close(self) -> None:
+        """Be gone, while a client is at work."""
+        self.socket.close()
+        threading.Thread(target=self.shutdown, daemon=True).start()
 
     def stream(self, run: str, sent: dict) -> dict:
         for name, part in (sent.get("files") or {}).items():
@@ -57,6 +73,8 @@ class Endpoint(ThreadingHTTPServer):
         }
         if operation in answers:
             return {operation[0].lower() + operation[1:]: answers[operation]()}
+        if operation == "Runs":
+            return {"project": self._listed(json.loads(values["filters"]))}
         if operation == "ArtifactType":
             return {"project": {"artifact": None}}
         person = {"id": "u", "entity": "tester", "username": "tester", "flags": "{}", "teams": {"edges": []}}
@@ -64,10 +82,19 @@ class Endpoint(ThreadingHTTPServer):
 
     def _upsert(self, values: dict) -> dict:
         name = values["name"]
+        self.upserts.append(name)
         self.runs[name] |= {key: value for key, value in values.items() if value is not None}
         project = {"id": "p", "name": values.get("project"), "entity": {"id": "e", "name": "tester"}}
         bucket = {"id": f"b{name}", "name": name, "displayName": name, "config": "{}", "project": project}
         return {"bucket": bucket | {"historyLineCount": 0}, "inserted": True}
+
+    def _listed(self, filters: dict) -> dict:
+        wanted = filters["displayName"]["$in"]
+        found = [(name, sent["displayName"]) for name, sent in self.runs.items() if sent.get("displayName") in wanted]
+        nodes = [{"id": name, "projectId": "1", "name": name, "displayName": shown} for name, shown in found]
+        edges = [{"node": node | {"state": "finished", "tags": []}, "cursor": node["id"]} for node in nodes]
+        page = {"endCursor": None, "hasNextPage": False}
+        return {"internalId": "1", "runCount": len(nodes), "runs": {"edges": edges, "pageInfo": page}}
 
     def _place(self, name: str, kind: str) -> dict[str, Any]:
         return {
@@ -123,7 +150,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _answer(self, value: dict) -> None:
         body = json.dumps(value).encode()
-        self.send_response(200)
+        self.send_response(500 if self.server.failing else 200)
         self.send_header("Content-Type", "application/json")
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()

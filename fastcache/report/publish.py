@@ -6,32 +6,56 @@ tracking=online, and offline ones after ``wandb sync outputs/*/wandb/offline-run
 
 from typing import Any
 
+from fastcache import terminal, track
 from fastcache.errors import UserError
 from fastcache.report.study import Study
 from fastcache.report.tables import interval
+from fastcache.track import SYNC
 
 COLUMNS = ("label", "method", "dial", "schedule", "renoise", "forward_fraction", "speedup", "lpips", "ssim", "psnr")
-SYNC = "wandb sync outputs/*/wandb/offline-run-*"
 TITLE = "fastcache: quality against compute"
 
 
 def publish(study: Study, project: str) -> str:
     """Save the report in ENTITY/PROJECT (or PROJECT of the default entity); its address.
 
-    Raises UserError without the extra, without a login and without an answer.
+    Raises UserError without the extra, without a login, without an answer and without a run to show.
     """
     entity, _, name = project.rpartition("/")
     _library()
+    track.connect("--wandb", "the local report is complete without it")
     try:
-        _check_login()
-        report = build(study, name, entity or _default_entity())
+        entity = entity or track.entity()
+        missing = _missing(study, entity, name)
+        report = build(study, name, entity)
         report.save()
-        return str(report.url)
     except UserError:
         raise
     except Exception as error:  # no network, no such project, a server's own error
         told = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise UserError(f"the W&B report was not saved: {told}; the local report is complete") from error
+    if missing:
+        terminal.say(f"{len(missing)} of {len(study.runs)} runs are not on W&B: {_some(missing)}; upload them: {SYNC}")
+    return str(report.url)
+
+
+def _missing(study: Study, entity: str, project: str) -> list[str]:
+    """The runs of the study that W&B does not have. Raises UserError where that is all of them."""
+    names = [run.path.name for run in study.runs]
+    try:
+        there = track.known_runs(entity, project, names)
+    except ValueError:  # no such project
+        there = set()
+    if not there:
+        raise UserError(
+            f"--wandb: none of these runs is in {entity}/{project} on W&B; upload them with `{SYNC}`, or make them "
+            "with tracking=online; the local report is complete"
+        )
+    return [name for name in names if name not in there]
+
+
+def _some(names: list[str]) -> str:
+    return ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
 
 
 def build(study: Study, project: str, entity: str) -> Any:
@@ -52,22 +76,6 @@ def build(study: Study, project: str, entity: str) -> Any:
 def spec(report: Any) -> str:
     """The JSON that save() sends."""
     return str(report._to_model().spec.model_dump_json(by_alias=True, exclude_none=True))
-
-
-def _default_entity() -> str:
-    from fastcache.track import entity
-
-    return entity()
-
-
-def _check_login() -> None:
-    from fastcache.track import has_key
-
-    if not has_key():
-        raise UserError(
-            f"--wandb needs a W&B account on this machine: type `wandb login`, then upload offline runs with `{SYNC}`; "
-            "the local report is complete without it"
-        )
 
 
 def _library() -> Any:
