@@ -73,7 +73,7 @@ def _scatter(axes: Any, group: Group, cost: str, quality: str) -> dict[str, Any]
         where = top if cost == "speedup" else 1 / top
         axes.axvline(where, color="0.85", linewidth=1, zorder=0)
         axes.annotate(
-            " ".join(schedules if len(schedules) < 4 else [*schedules[:2], f"+{len(schedules) - 2}"]),
+            " ".join(schedules if len(schedules) < 3 else [schedules[0], f"+{len(schedules) - 1}"]),
             (where, 1),
             xycoords=("data", "axes fraction"),
             rotation=90,
