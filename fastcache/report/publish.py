@@ -135,8 +135,8 @@ def _words(study: Study) -> list[str]:
 def _differences(study: Study) -> str:
     """Markdown: paired differences with intervals, a table a protocol."""
     parts = []
-    for g, part, base in ((g, part, base) for g in study.groups for part, base in study.baselines_of(g)):
-        found = study.paired(g)["lpips"]
+    bases = [(study.paired(g)["lpips"], *pair) for g in study.groups for pair in study.baselines_of(g)]
+    for found, part, base in bases:
         rows = [
             f"| {r['label']} | {r['forward_fraction']:.3f} | {interval(found[r.signature])} |"
             for r in part.compared
