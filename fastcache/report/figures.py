@@ -31,7 +31,7 @@ def draw(group: Group, folder: Path, stem: str) -> list[Path]:
     matplotlib.use("agg")
     style: dict[Any, Any] = {"svg.hashsalt": "fastcache", "svg.fonttype": "none", "font.size": 9}
     with matplotlib.rc_context(style | {"axes.spines.right": False, "axes.spines.top": False}):
-        made = {}
+        made: dict[str, Any] = {}
         for part in group.parts:
             own = stem if part is group else f"{stem}{part.told.replace(' ', '-')}-"
             made |= {f"{own}{name}": maker(part) for name, maker in FIGURES.items()}
