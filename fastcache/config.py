@@ -15,6 +15,7 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
+from fastcache import launchers
 from fastcache.catalog import CONF, DIALS, GROUPS, KEYS, closest, load, methods, options, shown, unknown
 from fastcache.errors import UserError
 from fastcache.shown import KINDS
@@ -140,6 +141,8 @@ def _check_key(override: Override) -> None:
 def _check_choice(override: Override, dirs: Sequence[Path]) -> None:
     """Every name chosen in a group exists."""
     group = override.key_or_group
+    if group == "hydra/launcher" and not override.is_sweep_override():
+        launchers.check(str(override.value()), dirs)
     if group not in GROUPS or override.is_delete():
         return
     values = [override.value()] if not override.is_sweep_override() else [*override.sweep_iterator()]

@@ -23,12 +23,7 @@ Run = Callable[[Any, int, Tensor | None], Rollout]
 
 @torch.inference_mode()
 def search(oracle: Oracle, run: Run, forced: Schedule, frames: int, size: int) -> None:
-    """Set ``oracle.masks`` for a video of ``frames`` latent frames in chunks of ``size``.
-
-    Raises UserError where the budget is more than the schedule leaves open.
-    """
-    oracle.masks, oracle.forced = [], forced
-    oracle.begin_video()  # refuses a budget that is too large
+    """Set ``oracle.masks`` for a video of ``frames`` latent frames in chunks of ``size``."""
     choices = oracle.candidates(forced)
     chunks = frames // size
     if len(choices) == 1:

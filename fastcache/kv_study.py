@@ -47,8 +47,10 @@ def run(model: Any, frames: int, long: int, window: int, sink: int, out: Path, m
         size, chunks = model.frames_per_chunk, frames // model.frames_per_chunk
         sampler = FewStep(frames_per_chunk=size)
         condition = model.condition(prompts[0], 0, frames)
-        latents = api.generate(model, prompts[0], schedule="FFFF", frames=frames).rollout.latents
         whole = min(WHOLE, chunks)
+        latents = api.generate(model, prompts[0], schedule="FFFF", frames=whole * size).rollout.latents
+        # Chunks beyond are timed with one forward each, whose time does not depend on what they show.
+        latents = latents.repeat(1, -(-chunks // whole), 1, 1, 1)[:, :frames]
         later = sorted({c for c in (14, 21, 28, chunks) if whole < c <= chunks})
         grown, filled = growth(
             model, Condition(condition.prompt_embeds), latents, sampler, whole, [c - 1 for c in later]

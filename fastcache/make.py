@@ -23,6 +23,7 @@ from fastcache.settings import Settings, guided, label, wanted_fit
 from fastcache.track import describe
 
 SHEET_VIDEOS = 4
+_warm: set[str] = set()  # what this process has run already
 
 
 def get_model(s: Settings) -> Any:
@@ -57,10 +58,7 @@ def make_videos(s: Settings, folder: Folder, reference: Folder, title: str = "")
     use_fit(s, model, sampler)
     fit = s["rescale"]["used"]  # None: raw distances
     method = build(s["method"], **({} if fit is None else {"rescale": api.rescale(fit)}))
-    # The first forwards of a process are slow for reasons of no interest here.
-    api.generate(
-        model, s["prompts"][0], None, sampler, s["schedule"], sampler.frames_per_chunk, **files_shown(s, model, 0)
-    )
+    warm_up(s, model, sampler)
     for note in _notes(s, model):
         terminal.say(f"note: {note}")
     note_short(s, model, missing)
@@ -84,6 +82,16 @@ def make_videos(s: Settings, folder: Folder, reference: Folder, title: str = "")
             bar.video(idx, [c.letters for c in video.rollout.chunks], info["compute_fraction"], info["wall_s"])
     model.dit.clear_caches()
     gc.collect()
+
+
+def warm_up(s: Settings, model: Any, sampler: Any) -> None:
+    """One chunk that counts for nothing: the first forwards of a process are slow for reasons of no interest here."""
+    kind = json.dumps([s[key] for key in ("model", "weights", "device", "dtype", "engine", "sampler")], sort_keys=True)
+    if kind in _warm:
+        return
+    shown_first = files_shown(s, model, 0)
+    api.generate(model, s["prompts"][0], None, sampler, s["schedule"], sampler.frames_per_chunk, **shown_first)
+    _warm.add(kind)
 
 
 def _notes(s: Settings, model: Any) -> Iterator[str]:
@@ -123,7 +131,7 @@ def use_fit(s: Settings, model: Any, sampler: Any) -> None:
         return
     wanted, asked = wanted_fit(s), fits.asked_of(s["rescale"]["signed"])
     path = fits.fit_path(Path(s["outputs"]).expanduser() / "fits", wanted, asked)
-    with locked(path.with_suffix(".lock"), wait=True):
+    with locked(path.with_suffix(".lock"), wait=True, say=terminal.say):
         if not path.is_file():
             texts = preflight.calibration_texts(s)
             terminal.say(f"no fit for {fits.fit_name(wanted)} yet: probing {len(texts)} calibration prompts")

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 from omegaconf import DictConfig
@@ -18,15 +19,36 @@ from fastcache.settings import Settings, guided, own_reference, reference_of, re
 ITEM = {"float32": 4, "bfloat16": 2, "float16": 2}
 
 
-def prepare(cfg: DictConfig, choices: Mapping[str, str]) -> Settings:
-    """The settings of a composed job, its device found. Raises UserError on what no run can use."""
+def prepare(cfg: DictConfig, choices: Mapping[str, str], here: bool = True) -> Settings:
+    """The settings of a composed job, its device found, ``here`` or where the job will run.
+
+    Raises UserError on what no run can use.
+    """
     s = resolve(cfg, choices)
-    s["device"] = _device(str(s["device"]))
+    if here:
+        s["device"] = _device(str(s["device"]))
+    else:
+        _check_remote(s, choices["hydra/launcher"])
     return s
 
 
-def check(todo: Sequence[Settings], local: bool) -> None:
-    """Build the small parts of every unfinished job and, where jobs run in this process, its model too.
+def _check_remote(s: Settings, launcher: str) -> None:
+    """Raise UserError on what would mean something else on other machines."""
+    if s["device"] == "auto":
+        raise UserError(
+            f"hydra/launcher={launcher} runs jobs on other machines, and what device=auto is there is not known here, "
+            "though it is part of a run's name; write device=cuda or device=cpu"
+        )
+    if launcher.startswith("ray") and not Path(s["outputs"]).expanduser().is_absolute():
+        raise UserError(
+            f"hydra/launcher={launcher} starts jobs in other folders than this one; give outputs= as a full path that "
+            f"every machine sees, e.g. outputs={Path(s['outputs']).absolute()}"
+        )
+
+
+def check(todo: Sequence[Settings], local: bool, here: bool = True) -> None:
+    """Build the small parts of every unfinished job and, where jobs run in this process, its model too. ``here``: they
+    run on this machine at least.
 
     Raises UserError before anything is written.
     """
@@ -46,8 +68,8 @@ def check(todo: Sequence[Settings], local: bool) -> None:
         build(s["method"])
         parse_schedule(s["schedule"], sampler.num_steps)
         check_shown(s)
+        check_loadable(s, here)
         if local:
-            check_loadable(s)
             unfinished.append(s)
     for s in unfinished:
         model = get_model(s)
@@ -136,9 +158,9 @@ def _state(folder: Folder) -> str:
     return "does not exist yet" if missing == folder.count else f"{missing} of {folder.count} videos missing"
 
 
-def check_loadable(s: Settings) -> None:
-    """Raise UserError where the model of a run lacks something, has no such time positions, or will not fit the device;
-    nothing is loaded. Of what does not fit, the largest setting that would is named."""
+def check_loadable(s: Settings, here: bool = True) -> None:
+    """Raise UserError where the model of a run lacks something, has no such time positions, or, ``here``, will not fit
+    the device; nothing is loaded. Of what does not fit, the largest setting that would is named."""
     from fastcache.models.rope import MAX_POSITIONS
 
     if ready := getattr(_module(s), "check", None):
@@ -154,7 +176,7 @@ def check_loadable(s: Settings) -> None:
         raise UserError(
             f"frames={s['frames']} is more than the {positions}; engine=window engine.rope=relative goes beyond them"
         )
-    if misfit := _misfit(s):
+    if here and (misfit := _misfit(s)):
         raise UserError(misfit)
 
 

@@ -14,7 +14,7 @@ import tempfile
 import time
 import traceback
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -169,9 +169,9 @@ class Folder:
         write_json(self.path / "done.json", {"signature": self.signature, "num_videos": self.count, "time": _now()})
 
     @contextmanager
-    def lock(self, wait: bool = False) -> Iterator[None]:
+    def lock(self, wait: bool = False, say: Callable[[str], None] | None = None) -> Iterator[None]:
         """Be the only writer. Raises UserError if another process is, unless ``wait``."""
-        with locked(self.path / ".lock", wait):
+        with locked(self.path / ".lock", wait, say):
             yield
 
     def _video(self, idx: int, kind: str) -> Path:
@@ -223,16 +223,25 @@ def check_writable(outputs: str, try_it: bool = True, name: str = "outputs=") ->
 
 
 @contextmanager
-def locked(path: Path, wait: bool = False) -> Iterator[None]:
-    """Hold a lock file. Raises UserError if another process holds it, unless ``wait``."""
+def locked(path: Path, wait: bool = False, say: Callable[[str], None] | None = None) -> Iterator[None]:
+    """Hold a lock file, for as long as this process lives at most. Raises UserError if another process holds it, unless
+    ``wait``; ``say`` is told who is waited for."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a+") as file:
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             file.seek(0)
             owner = file.read() or "another process"
-            raise Busy(f"{path.parent} is being written by {owner}; let it finish") from None
+            if not wait:
+                raise Busy(f"{path.parent} is being written by {owner}; let it finish") from None
+            if say is not None:
+                say(f"waiting for {owner}, which is making {path.parent.name}")
+            fcntl.flock(file, fcntl.LOCK_EX)
+        except OSError as error:
+            raise UserError(
+                f"{path.parent} is on a file system without locks ({error}); choose another outputs="
+            ) from None
         file.truncate(0)
         file.write(f"process {os.getpid()} on {socket.gethostname()}")
         file.flush()

@@ -9,10 +9,11 @@ from typing import Any
 from unittest.mock import patch
 
 import hydra
+from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
-from fastcache import __version__, preflight, scores, terminal
+from fastcache import __version__, launchers, preflight, scores, terminal
 from fastcache.catalog import CONF
 from fastcache.config import plan
 from fastcache.errors import UserError
@@ -39,13 +40,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         if command.jobs is None:
             launch(command.launches[0])
             return 0
-        todo = [preflight.prepare(*job) for job in command.jobs]
+        launcher = command.jobs[0].choices.get("hydra/launcher", launchers.BASIC)
+        here = launchers.is_here(launcher) or not command.sweep
+        todo = [preflight.prepare(*job, here) for job in command.jobs]
         if any(s["dry"] for s in todo):
             for s in todo:
                 preflight.dry(s)
             return 0
-        launcher = command.jobs[0].choices.get("hydra/launcher", "basic")
-        preflight.check(todo, local=launcher == "basic")
+        preflight.check(todo, local=launcher == launchers.BASIC or not command.sweep, here=here)
         for line in preflight.reachable(todo):
             terminal.say(line)
     except UserError as error:
@@ -53,8 +55,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 1
     try:
         if command.sweep:
-            for words in command.launches:
-                launch(words)
+            launch_jobs(command.launches, launcher, len(todo))
         elif not attempt(todo[0]):
             return 1
     except KeyboardInterrupt:
@@ -69,24 +70,39 @@ def launch(argv: Sequence[str]) -> None:
         job()
 
 
+def launch_jobs(launches: Sequence[Sequence[str]], launcher: str, jobs: int) -> None:
+    """Launch a sweep. A worker that is lost takes no more than its job with it: what is left is told at the end."""
+    unchecked = patch.object(BasicSweeper, "validate_batch_is_legal")  # composes every job again; plan has done so
+    with launchers.environment(launcher, jobs), unchecked:
+        for words in launches:
+            try:
+                launch(words)
+            except Exception as error:
+                if launcher == launchers.BASIC:
+                    raise
+                terminal.error(launchers.lost(launcher, error))
+
+
 @hydra.main(version_base="1.3", config_path=str(CONF), config_name="config")
 def job(cfg: DictConfig) -> None:
     """One job of a sweep; one that failed before is tried again only with retry=true."""
+    launchers.obey_slurm()
     context = HydraConfig.get()
+    terminal.live = context.runtime.choices["hydra/launcher"] == launchers.BASIC
     s = preflight.prepare(cfg, context.runtime.choices)
     folder = Folder.of(s)
     former = folder.failure()
     if former and not folder.finished and not s["retry"]:
         terminal.say(f"{label(s)} failed before ({former}); retry=true tries it again")
         return
-    attempt(s, f"job {context.job.num + 1}  ", f"{label(s)}: ")
+    attempt(s, f"job {context.job.num + 1}  ", f"{label(s)}: ", wait=True)
 
 
-def attempt(s: Settings, title: str = "", who: str = "") -> bool:
+def attempt(s: Settings, title: str = "", who: str = "", wait: bool = False) -> bool:
     """A run whose errors end here: printed in a line, kept in failed.json. Returns whether there were none."""
     folder = Folder.of(s)
     try:
-        run(s, title)
+        run(s, title, wait)
     except Exception as error:
         told = (
             str(error)
@@ -99,15 +115,16 @@ def attempt(s: Settings, title: str = "", who: str = "") -> bool:
     return True
 
 
-def run(s: Settings, title: str = "") -> scores.Scores:
-    """One run: its reference, the videos that are missing, its scores. What is on disk already is taken from there."""
+def run(s: Settings, title: str = "", wait: bool = False) -> scores.Scores:
+    """One run: its reference, the videos that are missing, its scores. What is on disk already is taken from there.
+    Where another process is making the same run, the answer is an error or, with ``wait``, what it makes."""
     from fastcache.make import draw_sheet, get_metrics, make_videos, render
 
     folder = Folder.of(s)
     reference = reference_folder(s, folder)
     twin = engine_folder(s, folder)
     is_reference = reference is folder
-    with folder.lock(wait=is_reference):
+    with folder.lock(wait or is_reference, terminal.say):
         former = folder.scores()
         complete = folder.finished and not s["force"]
         if complete and former is not None and scores.up_to_date(former, reference, s["metric"], twin):
@@ -160,7 +177,7 @@ def engine_folder(s: Settings, folder: Folder) -> Folder | None:
     if twin.path == folder.path:
         return folder
     if not twin.finished:
-        run(ours)
+        run(ours, wait=True)
     return twin
 
 

@@ -14,8 +14,8 @@ from fastcache.settings import Settings, guided, label, number
 
 Scores = dict[str, Any]
 TIMING = (
-    "wall clock after one warm-up chunk, medians over videos; dit_s_per_video: the DiT and the cache method, denoising "
-    "and store passes; s_per_video: from prompt to frames on disk, without mp4 and scoring"
+    "wall clock after a warm-up chunk in each process, medians over videos; dit_s_per_video: the DiT and the cache "
+    "method, denoising and store passes; s_per_video: from prompt to frames on disk, without mp4 and scoring"
 )
 UNSTEADY = 1.5
 """How much slower than its like a video may be before a speed-up is in doubt."""

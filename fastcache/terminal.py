@@ -29,6 +29,7 @@ TELLING = (
     *("guidance_scale", "guidance_decisions", "seed", "num_videos"),
 )
 WIDTH = 120  # of what goes to a file or a pipe
+live = True  # whether this process has the terminal to itself, so that it may draw a bar
 
 
 def console(stderr: bool = False) -> Console:
@@ -116,7 +117,7 @@ class Bar:
         self.videos, self.chunks, self.done, self.title = videos, chunks, done, title
         self.console = console()
         self.progress: Progress | None = None
-        if draw and self.console.is_terminal:
+        if draw and live and self.console.is_terminal:
             columns = (TextColumn("{task.description}"), BarColumn(bar_width=24), TimeRemainingColumn())
             self.progress = Progress(*columns, console=self.console, transient=True)
             self.task = self.progress.add_task("", total=videos * chunks, completed=done * chunks)

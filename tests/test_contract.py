@@ -32,6 +32,11 @@ def build(name: str, **options) -> CacheMethod:
     return instantiate(load(name, **options).method)
 
 
+def in_between(name: str) -> dict[str, float]:
+    """A dial at which some steps are computed and some are not."""
+    return {"thresh": {"thresh": 0.7}, "skip": {"skip": 1}}.get(class_of(name).dial, {})
+
+
 def class_of(name: str) -> type[CacheMethod]:
     return get_class(load(name).method._target_)
 
@@ -82,7 +87,8 @@ def test_dial_at_most_leaves_the_forced_steps(name, forced):
 @pytest.mark.parametrize("name", DIALLED)
 def test_compute_falls_with_the_dial(name, reference):
     kind = class_of(name)
-    grid = [0.0, 0.3, 0.6, 0.8, 1.0, 1.3, 1e9] if kind.dial == "thresh" else [1, 1.5, 2, 3, 4]
+    grids = {"thresh": [0.0, 0.3, 0.6, 0.8, 1.0, 1.3, 1e9], "interval": [1, 1.5, 2, 3, 4], "skip": [0, 1, 2, 3]}
+    grid = grids[kind.dial]
     runs = [toy.rollout(build(name, **{kind.dial: value}), toy.Fxxx) for value in grid]
     means = [toy.mean(fractions) for _, fractions in runs]
     assert means == sorted(means, reverse=True)
@@ -93,7 +99,7 @@ def test_compute_falls_with_the_dial(name, reference):
 @pytest.mark.parametrize("name", NAMES)
 def test_fraction_is_what_the_blocks_were_asked_for(name):
     model = toy.ToyModel()
-    options = {"thresh": 0.7} if class_of(name).dial == "thresh" else {}
+    options = in_between(name)
     _, fractions = toy.rollout(build(name, **options), toy.FxxF, model=model)
     asked = sum(model.calls) - 3 * toy.GRID.tokens  # less the store passes
     assert asked == pytest.approx(sum(map(sum, fractions)) * toy.GRID.tokens)
@@ -137,7 +143,7 @@ def test_a_reused_token_adds_the_residual_of_the_step_that_last_computed_it(name
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_second_video_is_unaffected_by_the_first(name):
-    options = {"thresh": 0.7} if class_of(name).dial == "thresh" else {}
+    options = in_between(name)
     used = build(name, **options)
     toy.rollout(used, toy.Fxxx, video=0)
     latents, fractions = toy.rollout(used, toy.Fxxx, video=1)

@@ -17,7 +17,7 @@ from fastcache.models import toy
 ENGINES = catalog.options("engine")
 FRAMES = 6
 FEW = ("motioncache", "taylorseer")  # one that selects tokens, one that replays features
-MIDDLE = {"thresh": 1.0, "interval": 2}  # some steps partly, or every second one
+MIDDLE = {"thresh": 1.0, "interval": 2, "skip": 1}  # some steps partly, or every second one
 layouts = pytest.mark.parametrize("layout", toy.LAYOUTS)
 engines = pytest.mark.parametrize("engine", ENGINES)
 

@@ -127,6 +127,7 @@ def rollout(method, forced=FxxF, video: int = 0, chunks: int = 3, model: ToyMode
     """
     model = model or ToyModel()
     model.clear()
+    method.forced = forced
     method.begin_video()
     latents, fractions = [], []
     for c in range(chunks):

@@ -60,7 +60,7 @@ def contact_sheet(path: Path | str, videos: Sequence[SheetVideo], title: str, su
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     with written_aside(path) as aside:
-        sheet.save(aside, format="PNG", optimize=True)
+        sheet.save(aside, format="PNG")
     return path
 
 

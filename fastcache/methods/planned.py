@@ -22,17 +22,12 @@ class Planned(CacheMethod):
 
     dial: ClassVar[str | None] = "skip"
     off: ClassVar[float | None] = 0.0
+    most: ClassVar[float | None] = 1e9
 
     skip: float = 0.0
 
     def check(self) -> None:
         self.skip = number(self, "skip", low=0.0)
-
-    def begin_video(self) -> None:
-        if self.skip > len(cacheable(self.forced)) and self.forced:
-            count = len(cacheable(self.forced))
-            raise UserError(f"{self.name}: skip={self.skip:g}, but the schedule leaves {count} steps of a chunk open")
-        super().begin_video()
 
     def begin_chunk(self, chunk_idx: int) -> None:
         super().begin_chunk(chunk_idx)
@@ -57,7 +52,6 @@ class RandomMasks(Planned):
     """
 
     name: ClassVar[str] = "random"
-    most: ClassVar[float | None] = 3.0
 
     def plan(self, chunk_idx: int) -> Sequence[int]:
         draw = random.Random("/".join(map(str, (*self.address, chunk_idx))))
@@ -70,11 +64,10 @@ class RandomMasks(Planned):
 class Oracle(Planned):
     """The best mask of ``skip`` reused steps for each chunk, known in hindsight (``hindsight.search`` finds them).
 
-    ``masks`` are one a chunk; a chunk beyond them is computed in full.
+    ``masks`` are one a chunk; a chunk beyond them takes the first that it can.
     """
 
     name: ClassVar[str] = "oracle"
-    most: ClassVar[float | None] = 3.0
 
     def __post_init__(self) -> None:
         self.masks: list[tuple[int, ...]] = []
@@ -87,10 +80,11 @@ class Oracle(Planned):
 
     def candidates(self, forced: Schedule) -> list[tuple[int, ...]]:
         """Every way to reuse ``skip`` steps of a chunk."""
-        return list(combinations(cacheable(forced), int(self.skip)))
+        open_steps = cacheable(forced)
+        return list(combinations(open_steps, min(int(self.skip), len(open_steps))))
 
     def plan(self, chunk_idx: int) -> Sequence[int]:
-        return self.masks[chunk_idx] if chunk_idx < len(self.masks) else ()
+        return self.masks[chunk_idx] if chunk_idx < len(self.masks) else self.candidates(self.forced)[0]
 
 
 def cacheable(forced: Schedule) -> list[int]:

@@ -1,6 +1,7 @@
 """`python -m fastcache.report [outputs...]`: a table here; one page, figures, CSV and LaTeX in report/. No torch."""
 
 import argparse
+import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,7 +21,8 @@ from fastcache.results import check_writable, write_text
 EXAMPLES = """\
 examples:
   python -m fastcache.report                                   the runs in outputs/
-  python -m fastcache.report a/ b/ --to report                 the runs of two studies
+  python -m fastcache.report a/ b/ --to report                 the runs of two folders
+  python -m fastcache.report --experiment pareto               the runs of a study, wherever they were made first
   python -m fastcache.report --baseline "reuse FxxF"           differences against a run
   python -m fastcache.report --wandb entity/project            a W&B report of the same runs
 """
@@ -32,6 +34,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = _arguments(argv)
     roots = [Path(name).expanduser() for name in args.outputs or ["outputs"]]
     try:
+        if args.experiment:
+            from fastcache.report.experiment import folders
+
+            roots = folders(shlex.split(args.experiment), roots)
         study = Study(roots, load(roots), args.baseline)
         for problem in study.found.broken:
             terminal.error(problem)
@@ -57,6 +63,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("outputs", nargs="*", help="folders of runs, or runs (default: outputs)")
+    parser.add_argument("--experiment", metavar="NAME", help='only the runs of a study ("pareto method=oracle": of it)')
     parser.add_argument("--to", metavar="DIR", default="report", help="where the report goes (default: report)")
     parser.add_argument("--baseline", metavar="RUN", help="signature, folder name or label (default: a fixed mask)")
     parser.add_argument("--video-mb", metavar="MB", type=float, default=24, help="videos in the page, MB (default: 24)")

@@ -1,0 +1,134 @@
+"""Studies: an experiment is several grids, narrowed by the command line, run as one sweep."""
+
+import pytest
+from command import fastcache
+
+from fastcache import catalog, config
+from fastcache.errors import UserError
+from fastcache.results import read_json, signature
+from fastcache.settings import resolve
+
+MINE = """\
+# @package _global_
+# Question: one that a test asks.
+grids:
+  - {method: reuse, schedule: [FRFF, FFRF], method.chunks: [null, [0, 0]]}
+  - {method: [random, oracle], skip: [1, 2]}
+  - {method: none, schedule: FFFF, seed: 1, reference: "seed:0"}
+"""
+SMALL = ["model=toy", "frames=6", "num_videos=1", "rescale=none"]
+
+
+@pytest.fixture
+def mine(tmp_path):
+    (tmp_path / "experiment").mkdir()
+    (tmp_path / "experiment" / "mine.yaml").write_text(MINE)
+    return [f"--config-dir={tmp_path}", "experiment=mine"]
+
+
+def jobs(words):
+    return [resolve(*job) for job in config.plan([*words, *SMALL]).jobs]
+
+
+def short(s):
+    dial = "" if s["dial"] is None else f" {s['dial']:g}"
+    return f"{s['choices']['method']}{dial} {s['schedule']}"
+
+
+def test_an_experiment_is_the_sum_of_its_grids(mine):
+    made = jobs(mine)
+    assert [short(s) for s in made] == [
+        *("reuse FRFF", "reuse FRFF", "reuse FFRF", "reuse FFRF"),
+        *("random 1 Fxxx", "random 2 Fxxx", "oracle 1 Fxxx", "oracle 2 Fxxx", "none FFFF"),
+    ]
+    assert [s["method"]["chunks"] for s in made[:2]] == [None, [0, 0]]
+    assert all("grids" not in s for s in made)
+
+
+@pytest.mark.parametrize(("words", "expected"), [
+    (["method=oracle"], ["oracle 1 Fxxx", "oracle 2 Fxxx"]),
+    (["method=oracle,none"], ["oracle 1 Fxxx", "oracle 2 Fxxx", "none FFFF"]),
+    (["skip=3"], ["random 3 Fxxx", "oracle 3 Fxxx"]),
+    (["method=random", "skip=0.5,1"], ["random 0.5 Fxxx", "random 1 Fxxx"]),
+    (["schedule=FRRR", "method.chunks=null"], ["reuse FRRR"]),
+])  # fmt: skip
+def test_the_command_line_narrows_it(mine, words, expected):
+    assert [short(s) for s in jobs([*mine, *words])] == expected
+
+
+@pytest.mark.parametrize("words", [["method=teacache"], ["skip=1", "schedule=FRFF"]])
+def test_what_no_grid_covers_is_refused(mine, words):
+    with pytest.raises(UserError, match="experiment=mine has no part with"):
+        config.plan([*mine, *words])
+
+
+@pytest.mark.parametrize("name", catalog.options("experiment"))
+def test_every_study_composes_and_says_what_it_asks(name):
+    text = (catalog.CONF / "experiment" / f"{name}.yaml").read_text()
+    assert all(f"# {head}: " in text for head in ("Question", "Time", "Expect"))
+    plan = config.plan([f"experiment={name}"])
+    made = {signature({**resolve(*job), "device": "cpu"}) for job in plan.jobs}
+    assert plan.sweep
+    assert len(made) == len(plan.jobs)  # no two of its jobs are one run
+    assert all("-m" in words for words in plan.launches)
+
+
+def test_a_study_runs_and_ends_in_one_table(mine, tmp_path, capsys):
+    out = tmp_path / "out"
+    assert fastcache(*mine, *SMALL, "method=oracle,none,reuse", f"outputs={out}") == 0
+    told = capsys.readouterr().out
+    assert "7 done, 0 left, 0 failed" in told
+    assert told.count("signature\n") == 1
+    (noise,) = (out.glob("none-nodial-FFFF-*/scores.json"),)
+    scores = [read_json(path) for path in noise]
+    against = {row["seed"]: row for row in scores}
+    assert against[1]["reference"] == against[0]["signature"]  # another seed, scored against seed 0
+    assert against[1]["psnr"] is not None
+    assert fastcache(*mine, *SMALL, "method=oracle,none,reuse", f"outputs={out}") == 0
+    assert "video 1/1" not in capsys.readouterr().out  # nothing is made twice
+
+
+@pytest.mark.parametrize("words", [["reference=seed:x"], ["reference=seed:"], ["reference=seed:-1"]])
+def test_a_reference_of_no_seed_is_refused(words):
+    with pytest.raises(UserError, match="expected a seed"):
+        jobs(words)
+
+
+def test_a_reference_with_store_passes_can_be_asked_for(tmp_path):
+    words = ["method=reuse", "schedule=FRFF", "sampler.store=reuse_last", "reference=clean", f"outputs={tmp_path}"]
+    assert fastcache(*words, *SMALL) == 0
+    (scores,) = map(read_json, tmp_path.glob("reuse-*/scores.json"))
+    (reference,) = map(read_json, tmp_path.glob("none-*/scores.json"))
+    assert scores["reference"] == reference["signature"]
+    assert reference["forward_fraction"] == 1
+
+
+@pytest.mark.parametrize(("words", "says"), [
+    (["method=oracle", "skip=4"], "leaves 3 steps of a chunk open"),
+    (["method=random", "skip=3", "schedule=FxxF"], "leaves 2 steps of a chunk open"),
+    (["method=oracle", "guidance_scale=3"], "searches without guidance"),
+    (["method=teacache", "schedule=F-xF"], "leaves a step out of the sampler"),
+    (["method=reuse", "schedule=F-RF"], "leaves a step out of the sampler"),
+    (["method=none", "schedule=-FFF"], "must be F"),
+    (["method=teacache", "skip=1"], "no skip"),
+])  # fmt: skip
+def test_controls_that_cannot_be_are_refused(words, says):
+    with pytest.raises(UserError, match=says):
+        jobs(words)
+
+
+def test_a_report_finds_the_runs_of_a_study(mine, tmp_path, capsys):
+    from fastcache.report.__main__ import main
+
+    out = tmp_path / "out"
+    words = [*mine, *SMALL, f"outputs={out}"]
+    assert fastcache(*words, "method=none") == 0
+    assert fastcache(*SMALL, "method=reuse", "schedule=FFRR", f"outputs={out}") == 0  # none of the study's
+    capsys.readouterr()
+    args = [str(out), "--to", str(tmp_path / "report"), "--experiment", " ".join(["mine", mine[0], *SMALL])]
+    assert main(args) == 0
+    told = capsys.readouterr().out
+    assert "experiment=mine: 8 of 9 runs are not finished" in told
+    assert "reuse" not in told
+    assert main([str(tmp_path / "nowhere"), "--experiment", f"mine {mine[0]}"]) == 1
+    assert "make them with python -m fastcache.run experiment=mine" in capsys.readouterr().err
