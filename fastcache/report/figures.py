@@ -18,6 +18,7 @@ TITLES = {
     "speedup": "DiT speed-up, measured",
     "forward_fraction": "forward fraction",
 }
+NEAR_ZERO = 1e-3  # LPIPS below which its axis is linear
 HEATMAPS = 12  # runs drawn in the static figure
 MOST_LINES = 20
 COLUMNS = 4  # of decision maps
@@ -106,6 +107,9 @@ def _scatter(axes: Any, group: Group, cost: str, quality: str) -> dict[str, Any]
     for run in group.noise:  # another seed is far off most plots
         if run[quality] is not None and low < run[quality] < high:
             axes.axhline(run[quality], color="0.6", linestyle=":", linewidth=1)
+    if quality == "lpips":  # from nearly nothing to ruin: most runs lie near 0
+        axes.set_yscale("symlog", linthresh=NEAR_ZERO)
+        axes.set_ylim(bottom=-NEAR_ZERO / 10)
     axes.set_xlabel(TITLES[cost])
     axes.set_ylabel(TITLES[quality])
     if cost == "forward_fraction":
