@@ -118,7 +118,7 @@ def test_the_oracle_is_a_bound_and_random_masks_no_choice(study):
     ((_, ranking),) = found.ranks(group)
     for ranked in ranking.at.values():
         bound, *others = ranked
-        assert (bound.line, bound.rank) == ("oracle, a bound", 0) and bound.behind.mean < 0
+        assert (bound.line, bound.rank) == ("oracle masks", 0) and bound.behind.mean < 0
         assert [one.rank for one in others] == list(range(1, len(others) + 1))
     assert ranking.at[0.8][1].line == "reuse" and ranking.at[0.8][1].value.mean == pytest.approx(0.02)
 
