@@ -75,7 +75,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
 
 def tell(study: Study) -> None:
     """One table a protocol, the cheapest run last, then what has to be known to read them."""
-    for g, base in zip(study.groups, study.baselines, strict=True):
+    for g in study.groups:
         if len(study.groups) > 1:
             terminal.say(f"\n{g.told}")
         best = set(study.fronts(g))
@@ -83,8 +83,9 @@ def tell(study: Study) -> None:
         terminal.table(run.scores | {"label": _label(g, run, best)} for run in kept)
         if len(kept) < len(g.runs):
             terminal.say(f"{len(g.runs) - len(kept)} more runs, the front is shown: all are in table.csv")
-        if base is not None:
-            terminal.say(f"baseline {base['label']} ({base.signature})")
+        for part, base in study.baselines_of(g):
+            where = f"{part.told}: " if part is not g else ""
+            terminal.say(f"{where}baseline {base['label']} ({base.signature})")
     terminal.say("* nothing beats it in both LPIPS and forward fraction; the oracle and random masks do not compete")
     shown = [g for g in study.groups if _controls(study, g)]
     if shown:

@@ -148,7 +148,7 @@ def _figure(grid: Grid, title: str, across: str, down: str) -> Any:
         for spine in axes.spines.values():
             spine.set_visible(False)
         for (i, j), value in np.ndenumerate(cells):
-            _write(axes, shown, j, i, value, metric, grid.lpips[i, j])
+            _write(axes, shown, j, i, value, metric, float(grid.lpips[i, j]))
     return figure
 
 

@@ -128,14 +128,16 @@ byId("back").addEventListener("click", () => { stop(); const lead = leader(); if
 byId("ahead").addEventListener("click", () => { stop(); const lead = leader(); if (lead) seek(lead.currentTime + FRAME); });
 byId("rate").addEventListener("change", () => { for (const video of players()) video.playbackRate = Number(byId("rate").value); });
 
+const SAMPLING = ["sampler", "renoise", "store"];
 function choose(index) {
   state.group = index;
   state.off = {};
   const filters = Object.entries(group().axes).map(([axis, values]) => {
     const box = make("span", { class: "axis" }, make("b", {}, axis));
-    state.off[axis] = new Set();
+    const ours = new Set(group().runs.filter((run) => run.sampling === group().sampling).map((run) => run.axes[axis]));
+    state.off[axis] = new Set(SAMPLING.includes(axis) ? values.filter((value) => !ours.has(value)) : []); // one sampling at first
     for (const value of values) {
-      const chip = make("button", { class: "chip", "aria-pressed": "true" }, value);
+      const chip = make("button", { class: "chip", "aria-pressed": String(!state.off[axis].has(value)) }, value);
       chip.addEventListener("click", () => {
         const off = state.off[axis];
         if (!off.delete(value)) off.add(value);

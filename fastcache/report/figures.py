@@ -18,6 +18,7 @@ TITLES = {
     "speedup": "DiT speed-up, measured",
     "forward_fraction": "forward fraction",
 }
+NEAR_ZERO = 1e-3  # LPIPS below which its axis is linear
 HEATMAPS = 12  # runs drawn in the static figure
 MOST_LINES = 20
 COLUMNS = 4  # of decision maps
@@ -31,7 +32,7 @@ def draw(group: Group, folder: Path, stem: str) -> list[Path]:
     matplotlib.use("agg")
     style: dict[Any, Any] = {"svg.hashsalt": "fastcache", "svg.fonttype": "none", "font.size": 9}
     with matplotlib.rc_context(style | {"axes.spines.right": False, "axes.spines.top": False}):
-        made = {}
+        made: dict[str, Any] = {}
         for part in group.parts:
             own = stem if part is group else f"{stem}{part.told.replace(' ', '-')}-"
             made |= {f"{own}{name}": maker(part) for name, maker in FIGURES.items()}
@@ -73,7 +74,7 @@ def _scatter(axes: Any, group: Group, cost: str, quality: str) -> dict[str, Any]
         where = top if cost == "speedup" else 1 / top
         axes.axvline(where, color="0.85", linewidth=1, zorder=0)
         axes.annotate(
-            " ".join(schedules if len(schedules) < 4 else [*schedules[:2], f"+{len(schedules) - 2}"]),
+            " ".join(schedules if len(schedules) < 3 else [schedules[0], f"+{len(schedules) - 1}"]),
             (where, 1),
             xycoords=("data", "axes fraction"),
             rotation=90,
@@ -106,6 +107,9 @@ def _scatter(axes: Any, group: Group, cost: str, quality: str) -> dict[str, Any]
     for run in group.noise:  # another seed is far off most plots
         if run[quality] is not None and low < run[quality] < high:
             axes.axhline(run[quality], color="0.6", linestyle=":", linewidth=1)
+    if quality == "lpips":  # from nearly nothing to ruin: most runs lie near 0
+        axes.set_yscale("symlog", linthresh=NEAR_ZERO)
+        axes.set_ylim(bottom=-NEAR_ZERO / 10)
     axes.set_xlabel(TITLES[cost])
     axes.set_ylabel(TITLES[quality])
     if cost == "forward_fraction":

@@ -13,7 +13,7 @@ from fastcache.settings import number
 AXES = ("method", "schedule", "dial", "engine", "sampler", "renoise", "store", "rescale", "seed")
 LINE = ("method", "engine", "sampler", "renoise", "store", "rescale", "seed")  # axes that tell two lines apart
 SAMPLING = ("sampler", "renoise", "store")  # sets what the reference is: errors are not compared across it
-NAMES = {"oracle": "oracle, a bound", "random": "random masks", "part": "reuse in some chunks", "fewer": "fewer steps"}
+NAMES = {"oracle": "oracle masks", "random": "random masks", "part": "reuse in some chunks", "fewer": "fewer steps"}
 HIGHER = {"psnr": True, "ssim": True, "lpips": False, "speedup": True, "forward_fraction": False}
 MACHINE = (
     "made_by",
@@ -149,7 +149,7 @@ class Group:
         for run in sorted(self.compared, key=lambda r: (r["ceiling"], r["schedule"])):
             names = found.setdefault(round(run["ceiling"], 6), [])
             names += [run["schedule"]] * (run["schedule"] not in names)
-        return {top: [name for name in names if "x" in name] or names for top, names in found.items()}
+        return {top: _telling(names) for top, names in found.items()}
 
     @cached_property
     def machines(self) -> list[str]:
@@ -158,6 +158,11 @@ class Group:
     @cached_property
     def commits(self) -> list[str]:
         return sorted({str(by.get("commit")) for run in self.runs for by in run.made_by})
+
+
+def _telling(schedules: list[str]) -> list[str]:
+    """Those that leave a choice, else those that skip, else those that leave steps out."""
+    return [s for s in schedules if "x" in s] or [s for s in schedules if "-" not in s] or schedules
 
 
 def _best(runs: Sequence[Run]) -> list[Run]:

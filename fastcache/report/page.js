@@ -96,7 +96,7 @@ const describe = (run) => [run.label, `${run.signature}, reference ${run.referen
   `speed-up ${shown(run.speedup, 3)}  forward ${shown(run.forward_fraction, 3)}  ceiling ${shown(run.ceiling, 3)}`,
   `commit ${run.commit}, ${run.machine}${run.when ? ", " + run.when : ""}`].join("\n");
 
-const few = (names) => (names.length < 4 ? names : [...names.slice(0, 2), `+${names.length - 2}`]).join(" ");
+const few = (names) => (names.length < 3 ? names : [names[0], `+${names.length - 1}`]).join(" ");
 function scatter(cost, quality) {
   const runs = visible(), log = state.log && quality === "lpips";
   const points = compared(runs).filter((r) => r[cost] !== null && r[quality] !== null && !(log && r[quality] <= 0));

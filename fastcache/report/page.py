@@ -88,7 +88,13 @@ def _group(study: Study, g: Group, clips: Clips, protocols: dict[str, int]) -> d
             | {"hollow": bool(usual) and usual[0][0] not in _commits(run)}
         )
     axes = {name: list(dict.fromkeys(setting(axis(run, name)) for run in ordered(g.runs))) for name in g.varying}
-    return {"told": g.told, "axes": axes, "ceilings": list(g.ceilings.items()), "runs": runs}
+    return {
+        "told": g.told,
+        "sampling": g.parts[0].told,
+        "axes": axes,
+        "ceilings": list(g.ceilings.items()),
+        "runs": runs,
+    }
 
 
 def _commits(run: Run) -> set[str]:

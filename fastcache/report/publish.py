@@ -143,16 +143,14 @@ def _words(study: Study) -> list[str]:
 def _differences(study: Study) -> str:
     """Markdown: paired differences with intervals, a table a protocol."""
     parts = []
-    for g, base in zip(study.groups, study.baselines, strict=True):
-        if base is None:
-            continue
-        found = study.paired(g)["lpips"]
+    bases = [(study.paired(g)["lpips"], *pair) for g in study.groups for pair in study.baselines_of(g)]
+    for found, part, base in bases:
         rows = [
             f"| {r['label']} | {r['forward_fraction']:.3f} | {interval(found[r.signature])} |"
-            for r in g.compared
+            for r in part.compared
             if r.signature in found
         ]
-        head = f"{g.told}\n\n" if g.told else ""
+        head = f"{part.told}\n\n" if part.told else ""
         title = f"| run | forward fraction | LPIPS against {base['label']} |\n|---|---|---|\n"
         parts.append(head + title + "\n".join(rows))
     return "\n\n".join(parts) or "No baseline among these runs."

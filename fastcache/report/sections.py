@@ -3,7 +3,7 @@
 import base64
 import json
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from pathlib import Path
 
@@ -12,7 +12,8 @@ from fastcache.errors import UserError
 from fastcache.media.fit_plot import draw_fit
 from fastcache.report.controls import MEANING, Against, present
 from fastcache.report.groups import Group
-from fastcache.report.stats import CONFIDENCE, RESAMPLES, Floor, Ranking
+from fastcache.report.load import Run
+from fastcache.report.stats import CONFIDENCE, RESAMPLES, Estimate, Floor, Ranking
 from fastcache.report.study import Study
 from fastcache.report.tables import COLUMNS, interval
 
@@ -74,23 +75,27 @@ def _beside(one: Against, control: str) -> str:
 
 
 def _paired(study: Study, g: Group) -> str:
-    base = study.baseline_of(g)
-    if base is None:
+    bases = study.baselines_of(g)
+    if not bases:
         return "<p>No baseline: no fixed mask (method=reuse) among these runs; name a run with --baseline.</p>"
-    found = study.paired(g)
-    name = escape(base["label"] + g.options[base.signature])
+    return "".join(_against(study.paired(g), part, base, part is not g) for part, base in bases)
+
+
+def _against(found: Mapping[str, Mapping[str, Estimate]], g: Group, base: Run, told: bool) -> str:
     rows = []
     for runs in g.lines.values():
         for run in runs:
-            pair = [found[metric].get(run.signature) for metric in ("lpips", "psnr")]
+            pair = [found.get(metric, {}).get(run.signature) for metric in ("lpips", "psnr")]
             if any(pair):
                 clear = "yes" if pair[0] is not None and pair[0].clear else "no"
                 cost = f"{run['forward_fraction'] - base['forward_fraction']:+.3f}"
-                label = escape(run["label"] + g.options[run.signature])
+                label = escape(", ".join([run["label"] + g.options[run.signature], *g.where(run)]))
                 count = str(pair[0].n if pair[0] else pair[1].n)  # type: ignore[union-attr]
                 rows.append([label, cost, interval(pair[0]), clear, interval(pair[1], "{:+.2f}"), count])
     heads = ["run", "forward fraction", "LPIPS", "LPIPS differs", "PSNR, dB", "prompts"]
-    head = f"<h3>Difference from {name} ({base.signature}), prompt by prompt</h3>"
+    where = f"{escape(g.told)}: " if told else ""
+    name = escape(base["label"] + g.options[base.signature])
+    head = f"<h3>{where}difference from {name} ({base.signature}), prompt by prompt</h3>"
     return head + table(heads, rows)
 
 

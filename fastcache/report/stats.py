@@ -66,12 +66,14 @@ def _interval(data: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def find_baseline(group: Group, name: str | None) -> Run | None:
-    """The run of a signature, a folder's name or a label; without a name, the fixed mask FxxF, or another.
+    """The run of a signature, a folder's name or a label; without a name, the fixed mask FRRF (FxxF), or another.
 
     Raises UserError where the name fits several runs.
     """
     if name is None:
-        masks = sorted((r for r in group.compared if r.role == "mask"), key=lambda r: r["schedule"] != "FxxF")
+        masks = sorted(
+            (r for r in group.compared if r.role == "mask"), key=lambda r: r["schedule"] not in ("FxxF", "FRRF")
+        )
         return masks[0] if masks else None
     found = [run for run in group.runs if name in (run.signature, run.path.name, run["label"])]
     if len(found) > 1:

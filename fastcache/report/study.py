@@ -45,14 +45,19 @@ class Study:
             )
         return found
 
-    def baseline_of(self, g: Group) -> Run | None:
-        return self.baselines[self.groups.index(g)]
+    def baselines_of(self, g: Group) -> list[tuple[Group, Run]]:
+        """The baseline of each sampling that has one; a run named as baseline is that of its own sampling."""
+        named = self.baselines[self.groups.index(g)] if self.baseline is not None else None
+        bases = [(part, find_baseline(part, None) if self.baseline is None else named) for part in g.parts]
+        return [(part, base) for part, base in bases if base is not None and base in part.runs]
 
     def paired(self, g: Group) -> dict[str, dict[str, Estimate]]:
-        """By metric and signature: run - baseline, prompt by prompt; empty without a baseline."""
-        base = self.baseline_of(g)
+        """By metric and signature: run - baseline of the same sampling, prompt by prompt; empty without a baseline."""
         if id(g) not in self._paired:
-            found = {} if base is None else {metric: paired(g.compared, base, metric) for metric in PAIRED}
+            found: dict[str, dict[str, Estimate]] = {}
+            for part, base in self.baselines_of(g):
+                for metric in PAIRED:
+                    found.setdefault(metric, {}).update(paired(part.compared, base, metric))
             self._paired[id(g)] = found
         return self._paired[id(g)]
 
