@@ -244,7 +244,9 @@ def _start(fields: dict[str, Any], folder: Path) -> Any:
     import wandb
 
     folder.mkdir(parents=True, exist_ok=True)
-    limits = {k: v for k, v in (SHAKEN if _failing else LIMITS).items() if f"WANDB_{k.upper()}" not in os.environ}
+    limits: dict[str, Any] = {
+        k: v for k, v in (SHAKEN if _failing else LIMITS).items() if f"WANDB_{k.upper()}" not in os.environ
+    }
     quiet = wandb.Settings(silent=True, console="off", x_disable_stats=True, finish_timeout_raises=True, **limits)
     if fields["mode"] == "online":
         fields = fields | {"resume": "allow"}  # offline there is nothing to resume

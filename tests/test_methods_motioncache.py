@@ -31,7 +31,9 @@ CASES = [
 
 
 @pytest.mark.parametrize("forced", [toy.FxxF, toy.FFxx, toy.Fxxx], ids=["FxxF", "FFxx", "Fxxx"])
-@pytest.mark.parametrize("options", CASES, ids=str)
+@pytest.mark.parametrize(
+    "options", CASES, ids=lambda o: " ".join(f"{k}={'fit' if isinstance(v, Rescale) else v}" for k, v in o.items())
+)
 def test_selections_match_an_oracle(options, forced):
     partly = 0
     for thresh in (0.4, 0.8):
