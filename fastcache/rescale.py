@@ -32,6 +32,9 @@ class Rescale:
         self.steps = {int(one["step"]): _polynomial(one["coefficients"], one["domain"]) for one in steps or ()}
         self._clamped: Tensor | int = 0
 
+    def __repr__(self) -> str:
+        return f"Rescale({list(self.coefficients)}, domain={self.domain}, steps={sorted(self.steps)})"
+
     def __call__(self, distance: float, step_idx: int | None = None) -> float:
         """Expected relative error of reuse for one distance at a step; NaN for a non-finite one."""
         return float(self._evaluate(torch.tensor(distance, dtype=torch.float64), step_idx).item())

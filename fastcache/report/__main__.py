@@ -37,8 +37,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         if args.experiment:
             from fastcache.report.experiment import folders
 
-            roots = folders(shlex.split(args.experiment), roots)
-        study = Study(roots, load(roots), args.baseline)
+            found = load(folders(shlex.split(args.experiment), roots))
+        else:
+            found = load(roots)
+        study = Study(roots, found, args.baseline, args.experiment)
         for problem in study.found.broken:
             terminal.error(problem)
         if not study.runs:

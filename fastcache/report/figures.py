@@ -58,12 +58,13 @@ def _pareto(group: Group) -> Any:
     """Quality against cost, one line a method, what nothing beats ringed."""
     if not group.compared:
         return None
-    figure = _figure(12, 9)
-    grid = figure.subplots(2, 2, gridspec_kw={"hspace": 0.2, "wspace": 0.16})
+    timed = any(run["speedup"] is not None for run in group.compared)
+    figure = _figure(12, 9 if timed else 5)
+    grid = figure.subplots(2 if timed else 1, 2, gridspec_kw={"hspace": 0.2, "wspace": 0.16}, squeeze=False)
+    places = [(q, c) for q in ("lpips", "psnr") for c in ("speedup", "forward_fraction") if timed or c != "speedup"]
     handles: dict[str, Any] = {}
-    for row, quality in zip(grid, ("lpips", "psnr"), strict=True):
-        for axes, cost in zip(row, ("speedup", "forward_fraction"), strict=True):
-            handles |= _scatter(axes, group, cost, quality)
+    for axes, (quality, cost) in zip(grid.flat, places, strict=True):
+        handles |= _scatter(axes, group, cost, quality)
     _legend(figure, list(handles.values())[:MOST_LINES], list(handles)[:MOST_LINES])
     return figure
 

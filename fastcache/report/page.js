@@ -148,7 +148,7 @@ function key(run, name) {
 function draw() {
   const runs = visible(), ours = new Set(runs.map((run) => run.key));
   byId("count").textContent = `${runs.length} of ${group().runs.length} runs.`;
-  byId("plots").replaceChildren(...["lpips", "psnr"].flatMap((q) => ["speedup", "forward_fraction"].map((c) => scatter(c, q))));
+  byId("plots").replaceChildren(...["lpips", "psnr"].flatMap((q) => ["speedup", "forward_fraction"].map((c) => scatter(c, q))).filter((box) => box.firstChild));
   const lines = new Map(compared(runs).map((run) => [run.line, run]));
   byId("legend").replaceChildren(...[...lines].sort((a, b) => (a[1].role === "method" ? 0 : 1) - (b[1].role === "method" ? 0 : 1)).map(([name, run]) => key(run, name)));
   for (const row of document.querySelectorAll("#runs tbody tr")) {

@@ -27,7 +27,7 @@ def write_page(study: Study, folder: Path, budget: int) -> Path:
     data = _data(study, clips)
     linked = f"{clips.linked} more are links to files beside this page: --video-mb was reached." if clips.linked else ""
     machines = sorted({name for g in study.groups for name in g.machines})
-    summary = f"{len(study.runs)} runs of {', '.join(map(str, study.roots))}; {', '.join(machines)}"
+    summary = f"{len(study.runs)} runs of {study.name}; {', '.join(machines)}"
     parts = {
         "css": _text("page.css"),
         "js": _text("page.js") + _text("details.js").replace('"use strict";\n', ""),

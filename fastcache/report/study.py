@@ -10,21 +10,35 @@ from fastcache.report.controls import Against, against
 from fastcache.report.groups import Group, group
 from fastcache.report.load import Found, Run
 from fastcache.report.stats import Estimate, Floor, Ranking, find_baseline, noise_floor, paired, rank
-from fastcache.scores import timing_doubts
 
 PAIRED = ("lpips", "psnr")
 
 
 @dataclass
 class Study:
-    """What lies in ``roots``. ``baseline``: a signature, folder name or label, or None for the fixed mask FxxF."""
+    """What lies in ``roots``, or ``experiment``'s part of it. ``baseline``: a signature, folder name or label, or None
+    for the fixed mask FxxF. Speed-ups that cannot be trusted are taken out of the runs, by signature in ``untimed``."""
 
     roots: Sequence[Path]
     found: Found
     baseline: str | None = None
+    experiment: str | None = None
+    untimed: dict[str, str] = field(default_factory=dict)
     _paired: dict[int, dict[str, dict[str, Estimate]]] = field(default_factory=dict)
     _ranks: dict[int, list[tuple[Group, Ranking]]] = field(default_factory=dict)
     _controls: dict[int, list[Against]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for run in self.found.runs:
+            if why := _timing(run):
+                self.untimed[run.signature] = f"{run['label']}: {why}"
+                run.scores.update(speedup=None, speedup_e2e=None)
+
+    @property
+    def name(self) -> str:
+        """What is reported on, in words."""
+        where = ", ".join(map(str, self.roots))
+        return f"experiment={self.experiment} in {where}" if self.experiment else where
 
     @property
     def runs(self) -> list[Run]:
@@ -93,17 +107,26 @@ class Study:
                 lines.append(
                     f"speed-ups come from {len(g.machines)} machines{name}: {machines}; compare forward fractions"
                 )
-            if beyond := [r for r in g.compared if r["speedup"] is not None and r["speedup"] > 1.05 * r["ceiling"]]:
-                who = "run is faster than its" if len(beyond) == 1 else "runs are faster than their"
+            if doubts := [self.untimed[r.signature] for r in g.runs if r.signature in self.untimed]:
+                told = "; ".join(dict.fromkeys(doubts[:2])) + ("; ..." if len(doubts) > 2 else "")
                 lines.append(
-                    f"{len(beyond)} {who} schedule allows{name}: the run or its reference was timed on a "
-                    "busy machine; compare forward fractions"
+                    f"{len(doubts)} of {len(g.runs)} speed-ups are left out{name}, timed beside other work ({told}); "
+                    "compare forward fractions"
                 )
-            if doubts := timing_doubts(run.scores for run in g.runs):
-                lines.append(f"{doubts}{name}; compare forward fractions")
             if len(g.commits) > 1:
                 lines.append(f"runs come from {len(g.commits)} commits{name}: {', '.join(g.commits)}")
         for one, other in self.found.twice:
             if not one.computes_all:
                 lines.append(f"{other.path} repeats {one.path}: shown once")
         return lines
+
+
+def _timing(run: Run) -> str | None:
+    """Why a run's speed-up cannot be trusted, or None: times of equal work differ, or it is faster than it can be."""
+    doubt = run["protocol"].get("timing_doubt") or {}
+    if doubt.get("run"):
+        return str(doubt["run"])
+    if doubt.get("reference"):
+        return f"of its reference, {doubt['reference']}"
+    fast = run["speedup"] is not None and run["speedup"] > 1.05 * run["ceiling"]
+    return f"{run['speedup']:.2f}x, where {run['ceiling']:.2f}x is the most that its schedule allows" if fast else None
