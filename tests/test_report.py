@@ -2,6 +2,7 @@
 
 import csv
 import json
+import re
 import subprocess
 import sys
 import time
@@ -150,6 +151,10 @@ def test_timings_that_cannot_be_true_are_told(tmp_path, capsys):
     assert "speed-ups are left out, timed beside other work (teacache 0.9 FxxF: 3.00x, where 1.67x is the most" in told
     assert not any("3.00x" in line for line in told.splitlines() if line.startswith("teacache"))
     assert '"speedup": 3.0' not in (tmp_path / "r" / "index.html").read_text()
+    run(tmp_path / "out", "--to", tmp_path / "r", "--no-timing")
+    rows = [line for line in capsys.readouterr().out.splitlines() if line.startswith("motioncache") and "1.67x" in line]
+    assert rows and all(re.search(r"1\.67x +- ", row) for row in rows)
+    assert (tmp_path / "r" / "pareto.png").is_file()
 
 
 def test_no_torch(study):

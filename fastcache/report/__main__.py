@@ -40,7 +40,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             found = load(folders(shlex.split(args.experiment), roots))
         else:
             found = load(roots)
-        study = Study(roots, found, args.baseline, args.experiment)
+        study = Study(roots, found, args.baseline, args.experiment, not args.no_timing)
         for problem in study.found.broken:
             terminal.error(problem)
         if not study.runs:
@@ -68,6 +68,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--experiment", metavar="NAME", help='only the runs of a study ("pareto method=oracle": of it)')
     parser.add_argument("--to", metavar="DIR", default="report", help="where the report goes (default: report)")
     parser.add_argument("--baseline", metavar="RUN", help="signature, folder name or label (default: a fixed mask)")
+    parser.add_argument("--no-timing", action="store_true", help="leave speed-ups out, of runs made beside other work")
     parser.add_argument("--video-mb", metavar="MB", type=float, default=24, help="videos in the page, MB (default: 24)")
     parser.add_argument(
         "--wandb", metavar="ENTITY/PROJECT", nargs="?", const="fastcache", help="build a W&B report too"

@@ -23,6 +23,7 @@ class Study:
     found: Found
     baseline: str | None = None
     experiment: str | None = None
+    timing: bool = True  # False: no speed-up is to be trusted
     untimed: dict[str, str] = field(default_factory=dict)
     _paired: dict[int, dict[str, dict[str, Estimate]]] = field(default_factory=dict)
     _ranks: dict[int, list[tuple[Group, Ranking]]] = field(default_factory=dict)
@@ -30,7 +31,7 @@ class Study:
 
     def __post_init__(self) -> None:
         for run in self.found.runs:
-            if why := _timing(run):
+            if why := _timing(run) if self.timing else "--no-timing":
                 self.untimed[run.signature] = f"{run['label']}: {why}"
                 run.scores.update(speedup=None, speedup_e2e=None)
 
@@ -107,7 +108,8 @@ class Study:
                 lines.append(
                     f"speed-ups come from {len(g.machines)} machines{name}: {machines}; compare forward fractions"
                 )
-            if doubts := [self.untimed[r.signature] for r in g.runs if r.signature in self.untimed]:
+            doubts = [self.untimed[r.signature] for r in g.runs if r.signature in self.untimed]
+            if doubts and self.timing:
                 told = "; ".join(dict.fromkeys(doubts[:2])) + ("; ..." if len(doubts) > 2 else "")
                 lines.append(
                     f"{len(doubts)} of {len(g.runs)} speed-ups are left out{name}, timed beside other work ({told}); "
