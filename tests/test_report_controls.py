@@ -202,3 +202,19 @@ def test_without_confined_masks_neither_is_drawn(tmp_path):
     write_study(tmp_path / "out")
     assert main([str(tmp_path / "out"), "--to", str(tmp_path / "r")]) == 0
     assert not list((tmp_path / "r").glob("atlas*")) and not list((tmp_path / "r").glob("propagation*"))
+
+
+def test_markdown_holds_every_run_and_every_interval(tmp_path):
+    write_study(tmp_path / "out")
+    assert main([str(tmp_path / "out"), "--to", str(tmp_path / "r")]) == 0
+    found = of(tmp_path / "out")
+    text = (tmp_path / "r" / "table.md").read_text()
+    rows = [line.split(" | ") for line in text.splitlines() if line.startswith("| ")]
+    labels = [row[0].removeprefix("| ") for row in rows]
+    assert all(any(name.startswith(run["label"]) for name in labels) for run in found.runs)
+    assert len({len(row) for row in rows}) <= 2  # runs and controls: no row lacks a cell
+    (group,) = found.groups
+    for one in found.controls(group):
+        for estimates in one.found.values():
+            low = estimates["lpips"].low
+            assert low is None or f"[{low:+.4f}" in text

@@ -14,6 +14,7 @@ from fastcache.report import figures, tables
 from fastcache.report.controls import MEANING, Against, present
 from fastcache.report.groups import Group
 from fastcache.report.load import Run, load
+from fastcache.report.markdown import to_markdown
 from fastcache.report.page import write_page
 from fastcache.report.study import Study
 from fastcache.results import check_writable, write_text
@@ -147,9 +148,10 @@ def write(study: Study, folder: Path, budget: int) -> None:
     for i, g in enumerate(study.groups):
         figures.draw(g, folder, "" if len(study.groups) == 1 else f"{i + 1}-")
     write_text(folder / "table.csv", tables.to_csv(study.groups, study.paired, study.controls))
+    write_text(folder / "table.md", to_markdown(study))
     write_text(folder / "table.tex", tables.to_latex(study.groups, study.fronts))
     path = write_page(study, folder, budget)
-    terminal.say(f"wrote {path}  table.csv  table.tex  figures as PNG and SVG")
+    terminal.say(f"wrote {path}  table.csv  table.md  table.tex  figures as PNG and SVG")
 
 
 if __name__ == "__main__":
