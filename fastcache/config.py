@@ -63,6 +63,10 @@ def plan(argv: Sequence[str]) -> Plan:
         sweep = args.multirun or multirun
         if any(line.startswith("method=") for line in (grids or [[]])[0]):  # of which a grid has some
             overrides, words = ([w for w in given if not w.startswith("method=")] for given in (overrides, words))
+        if not sweep and (several := [o for o in parsed if o.is_sweep_override()]):
+            key = several[0].key_or_group
+            hint = f"; for a list write {key}=[...]" if key == "metric" else ""
+            raise UserError(f"{several[0].input_line} names several values: add -m to run each of them{hint}")
         spans = [[*grid, *overrides] for grid in grids or [[]]]
         lines = [line for span in spans for line in (_expand([*params, *span]) if sweep else [span])]
         jobs = [compose_job([*search, *line]) for line in lines]

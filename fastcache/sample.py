@@ -205,7 +205,8 @@ def _denoise_chunk(
             trace.leave_out()
             continue
         flow, to = passes.flow(x, chunk_idx, i, full, trace), next_step(forced, i)
-        x = sampler.next(x, flow, i, partial(noise, to), to)
+        further = {} if to == i + 1 else {"to": to}
+        x = sampler.next(x, flow, i, partial(noise, to), **further)
         if on_step is not None:
             on_step(chunk_idx, trace)
     return x

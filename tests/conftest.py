@@ -1,3 +1,4 @@
+import os
 import shutil
 from pathlib import Path
 
@@ -5,6 +6,7 @@ import pytest
 import torch
 
 torch.set_num_threads(1)  # tiny tensors: a second thread only waits
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # the same for the commands that tests start
 
 
 def pytest_addoption(parser):

@@ -30,10 +30,27 @@ HISTORY = st.lists(
 )
 
 
+def drawn(examples):
+    """Run a test on so many histories."""
+    patient = settings(max_examples=examples, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+    return lambda test: patient(given(history=HISTORY, grad=st.booleans())(test))
+
+
 @pytest.mark.parametrize("name", ENGINES)
-@settings(max_examples=250, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(history=HISTORY, grad=st.booleans())
+@drawn(60)
 def test_any_history_matches_lists_of_frames(name, history, grad):
+    follow(name, history, grad)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ENGINES)
+@drawn(1000)
+def test_a_thousand_histories_match_lists_of_frames(name, history, grad):
+    follow(name, history, grad)
+
+
+def follow(name, history, grad):
+    """Every legal operation gives what lists of frames give, every illegal one its error and nothing else."""
     make, options, bound, off = ENGINES[name]
     engine, blocks = build(spec=SPEC, make=make, **options)
     oracles = {(i, tag): Oracle(**bound) for i in range(len(blocks)) for tag in ("pos", "neg")}

@@ -75,7 +75,9 @@ def test_long_rollouts_keep_their_memory_and_are_looked_at():
         (["--frames", "20"], "multiple of 3"),
         (["--long", "-3"], "multiple of 3"),
         (["--model", "tiny_t2"], "Did you mean tiny_t2v"),
-        (["--window", "4", "--long", "12", "--frames", "6"], "window_frames=4 is too small"),
+        pytest.param(
+            ["--window", "4", "--long", "12", "--frames", "6"], "window_frames=4 is too small", marks=pytest.mark.slow
+        ),
     ],
 )
 def test_bad_input_is_said_in_a_sentence(argv, message, capsys, tmp_path):

@@ -18,6 +18,7 @@ from fastcache.errors import UserError
 TWO = ("-m", "method=reuse", "schedule=FxxF,Fxxx", *TINY)
 
 
+@pytest.mark.slow
 def test_joblib_runs_a_sweep_to_its_end(out, capfd, monkeypatch):
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     check_sweep(out, capfd, "hydra/launcher=joblib", "hydra.launcher.n_jobs=2")

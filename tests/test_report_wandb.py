@@ -133,6 +133,7 @@ def test_a_study_of_which_nothing_is_on_wandb_ends_in_one_sentence(study, nobody
     assert (tmp_path / "r" / "index.html").is_file()
 
 
+@pytest.mark.slow
 def test_a_server_that_is_down_ends_in_one_sentence(study, nobody, tmp_path):
     gone = SimpleNamespace(url="http://127.0.0.1:9")
     done = elsewhere(gone, tmp_path / "out", "--to", tmp_path / "r", "--wandb", "tester/fastcache")

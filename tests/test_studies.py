@@ -62,6 +62,7 @@ def test_what_no_grid_covers_is_refused(mine, words):
         config.plan([*mine, *words])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", catalog.options("experiment"))
 def test_every_study_composes_and_says_what_it_asks(name):
     text = (catalog.CONF / "experiment" / f"{name}.yaml").read_text()

@@ -22,7 +22,7 @@ def model(request):
     return api.load_model(request.param)
 
 
-@pytest.mark.parametrize("count", [3, pytest.param(16, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("count", [2, pytest.param(16, marks=pytest.mark.slow)])
 def test_sprites_are_where_they_are_shown(model, count: int) -> None:
     """I2V: where the first frame and the words lead; VACE: where the control shows them, swaying or straight."""
     verdict = summary(quality.sightings(model, count))

@@ -191,6 +191,7 @@ def test_online_without_a_key_says_what_to_type(own_home):
     assert said.startswith("fastcache.errors.UserError: tracking=online needs a W&B account") and "offline" in said
 
 
+@pytest.mark.slow
 def test_online_without_an_answer_keeps_an_offline_run_and_says_so(own_home):
     limits = {"WANDB_INIT_TIMEOUT": "1"}
     said = job_elsewhere(own_home / "run", WANDB_BASE_URL="http://127.0.0.1:9", WANDB_API_KEY=KEY, **limits)

@@ -105,7 +105,8 @@ class Leaving(Endpoint):
         return answer
 
 
-@pytest.mark.parametrize("how", ["gone", pytest.param("failing", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("how", ["gone", "failing"])
 def test_a_server_gone_mid_run_costs_nothing_but_the_upload_which_sync_makes_up_for(how, tmp_path):
     limits = {"WANDB_FINISH_TIMEOUT": "2", "WANDB_INIT_TIMEOUT": "10", "WANDB_HTTP_TIMEOUT": "2"}
     with Leaving(how) as server:
