@@ -28,7 +28,7 @@ def test_everything_is_written_and_the_page_needs_nothing_else(study, capsys):
     assert run(out, "--to", to) == 0
     names = {path.name for path in to.iterdir()}
     figures = {f"{name}.{kind}" for name in ("pareto", "chunks", "decisions") for kind in ("png", "svg")}
-    assert names == {"index.html", "table.csv", "table.tex"} | figures
+    assert names == {"index.html", "table.csv", "table.md", "table.tex"} | figures
     page = Page(to / "index.html")
     assert page.unclosed == [] and page.outside == [] and len(page.rows) == len(made)
     said = capsys.readouterr().out
