@@ -199,6 +199,9 @@ def _begin(fields: dict[str, Any], folder: Path) -> Tracker:
     except NoAnswer as error:
         _failing, told = True, str(error).removesuffix("; or use tracking=offline")
     try:
+        import wandb
+
+        wandb.teardown()  # the id of a run that failed to start stays taken in the client's service
         run = _start(fields | {"mode": "offline"}, folder)
     except NoAnswer:
         _say(f"{told}; {fields['name']} is made without W&B")

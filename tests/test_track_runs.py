@@ -97,10 +97,13 @@ class Leaving(Endpoint):
         self.how = how
 
     def query(self, operation, values):
+        begun = any(self.runs.values())
         answer = super().query(operation, values)
         if operation == "UpsertBucket" and self.how == "gone":
             self.close()
-        elif operation == "UpsertBucket":
+        elif begun and operation != "UpsertBucket":  # the start itself was answered
+            self.failing = True
+        elif operation == "UpsertBucket" and self.how == "failing at once":
             self.failing = True
         return answer
 
@@ -129,6 +132,18 @@ def test_a_server_gone_mid_run_costs_nothing_but_the_upload_which_sync_makes_up_
     assert (sent["displayName"], sent["jobType"], sent["groupName"]) == (folder.name, "reference", "study")
     assert json.loads(server.streams[name]["wandb-summary.json"][-1])["compute_fraction"] == 1.0
     assert server.exits[name] == 0 and (folder / "sheet.png").read_bytes() in server.uploads.values()
+
+
+@pytest.mark.slow
+def test_a_run_that_a_server_does_not_let_start_is_kept_on_disk(tmp_path):
+    limits = {"WANDB_FINISH_TIMEOUT": "2", "WANDB_INIT_TIMEOUT": "5", "WANDB_HTTP_TIMEOUT": "2"}
+    with Leaving("failing at once") as server:
+        done = commands(tmp_path, [*QUICK, "method=none"], WANDB_BASE_URL=server.url, **limits)
+    assert done.stdout.endswith("status 0\n"), done.stdout + done.stderr
+    records, kept = read_back(only(tmp_path / "out", "none-*"))
+    (said,) = [line for line in done.stdout.splitlines() if line.startswith("warning: ")]
+    assert said.endswith(f"is kept on disk, upload it later: wandb sync {kept}")
+    assert merged(records, "summary")["compute_fraction"] == 1.0
 
 
 def sync(home: Path, folder: Path, server: Endpoint):
