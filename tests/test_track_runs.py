@@ -101,9 +101,8 @@ class Leaving(Endpoint):
         answer = super().query(operation, values)
         if operation == "UpsertBucket" and self.how == "gone":
             self.close()
-        elif begun and operation != "UpsertBucket":  # the start itself was answered
-            self.failing = True
-        elif operation == "UpsertBucket" and self.how == "failing at once":
+        elif (begun and operation != "UpsertBucket") or (operation == "UpsertBucket" and self.how == "failing at once"):
+            # else the start itself is answered
             self.failing = True
         return answer
 
