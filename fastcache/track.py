@@ -182,10 +182,8 @@ def _staged_in(folder: Path) -> Iterator[None]:
     try:
         yield
     finally:
-        if before is None:
-            os.environ.pop("WANDB_DATA_DIR", None)
-        else:
-            os.environ["WANDB_DATA_DIR"] = before
+        os.environ.pop("WANDB_DATA_DIR", None)
+        os.environ |= {} if before is None else {"WANDB_DATA_DIR": before}
 
 
 def _begin(fields: dict[str, Any], folder: Path) -> Tracker:
