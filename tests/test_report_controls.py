@@ -5,6 +5,7 @@ import json
 
 import numpy as np
 import pytest
+import yaml
 from report_page import Page
 from report_runs import PROMPTS, signature, write_run, write_study
 
@@ -218,3 +219,19 @@ def test_markdown_holds_every_run_and_every_interval(tmp_path):
         for estimates in one.found.values():
             low = estimates["lpips"].low
             assert low is None or f"[{low:+.4f}" in text
+
+
+def test_lines_that_do_not_end_in_their_reference_are_not_compared(tmp_path):
+    """Without store passes, computing everything is not what the reference with store passes is."""
+    write_study(tmp_path / "out")
+    for folder in (tmp_path / "out").iterdir():
+        path = folder / "config.yaml"
+        kept = yaml.safe_load(path.read_text())
+        kept["sampler"] = (kept.get("sampler") or {}) | {"store": "reuse_last"}
+        path.write_text(yaml.safe_dump(kept | {"reference": "clean"}))
+    found = of(tmp_path / "out")
+    (group,) = found.groups
+    rows = found.controls(group)
+    assert rows and not any(one.found for one in rows)
+    assert {why for one in rows for why in one.why.values()} == {"another reference", "no such runs"}
+    assert not any(ranking.at for _, ranking in found.ranks(group))

@@ -61,6 +61,13 @@ class Run:
         return list(self.scores["protocol"].get("made_by") or [])
 
     @cached_property
+    def exact_end(self) -> bool:
+        """Whether computing everything would leave this run no error: its reference is the FFFF run of its own
+        settings, not one of another seed, sampling or store."""
+        asked = str(self.settings.get("reference", "auto"))
+        return asked == "auto" or (asked == "clean" and self.store == "clean")
+
+    @cached_property
     def store(self) -> str:
         """How chunks are committed: "clean", or "reuse_last" where the store pass is left out."""
         return str((self.settings.get("sampler") or {}).get("store", "clean"))

@@ -121,8 +121,8 @@ def rank(group: Group) -> Ranking:
 
     A line with a dial is interpolated along it, for each schedule, and the best schedule counts; fixed masks and fewer
     steps, which have none, are mixed as well as they can be; masks in some chunks only are left out. Computing
-    everything (fraction 1, no error) is the end of every line; nothing is extrapolated beyond its cheapest run. Only
-    fractions that two lines reach are kept.
+    everything (fraction 1, no error) is the end of every line, so lines scored against the FFFF run of other settings
+    are left out; nothing is extrapolated beyond its cheapest run. Only fractions that two lines reach are kept.
     """
     metric = next((m for m in ("lpips", "ssim") if any(r[m] is not None for r in group.compared)), "lpips")
     curves = _curves(group, metric)
@@ -145,7 +145,7 @@ def _curves(group: Group, metric: str) -> dict[tuple[str, str], list[tuple[float
     keys = sorted({key for run in group.compared for key in _texts(run)})
     found: dict[tuple[str, str], list[tuple[float, np.ndarray]]] = {}
     for line, runs in group.lines.items():
-        if runs[0].role == "part":
+        if runs[0].role == "part" or not all(run.exact_end for run in runs):
             continue
         dialled = any(run["dial"] is not None for run in runs)
         for run in runs:
