@@ -46,7 +46,7 @@ def check_sweep(out, capfd, *launcher):
     assert fastcache(*words) == 1
     printed = capfd.readouterr()
     assert "1 done, 0 left, 1 failed (reuse Fxxx: IsADirectoryError: " in printed.out
-    assert "Traceback" not in printed.out + printed.err
+    assert "Traceback" not in printed.out + printed.err, printed.out + printed.err
     assert "IsADirectoryError" in (bad.path / "run.log").read_text()
     assert good.finished
     assert not bad.finished

@@ -191,7 +191,12 @@ class BaseKVCacheEngine(KVStorage):
 
     def _past(self, entry: SelfEntry, where: str, start_token: int, tokens: int) -> tuple[list[Tensor], list[Tensor]]:
         """The committed K and V that a chunk of so many tokens at start_token sees, as pieces in attention order."""
-        return self._prefix(entry, where, start_token)
+        self._check_past(entry, where, start_token, tokens)
+        return self._visible(entry, start_token)
+
+    def _check_past(self, entry: SelfEntry, where: str, start_token: int, tokens: int) -> None:
+        """Raise what _past() raises."""
+        self._check_prefix(entry, where, start_token)
 
     def _prefix(self, entry: SelfEntry, where: str, end_token: int) -> tuple[list[Tensor], list[Tensor]]:
         self._check_prefix(entry, where, end_token)

@@ -52,8 +52,11 @@ class Registration:
         block_idx = self._module_to_block.get(id(module))
         if block_idx is None:
             return False
-        refs = (self._slots.get((block_idx, role)) for role in ROLES)
-        return any(ref is not None and ref() is module for ref in refs)
+        for role in ROLES:  # a plain loop: this runs at every look-up of every block
+            ref = self._slots.get((block_idx, role))
+            if ref is not None and ref() is module:
+                return True
+        return False
 
     def block_index(self, module: nn.Module) -> int:
         """The module's block index; raises UnregisteredModuleError if this engine does not know it."""

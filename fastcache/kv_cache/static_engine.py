@@ -59,13 +59,13 @@ class StaticKVCacheEngine(BaseKVCacheEngine):
         assert isinstance(entry, StaticEntry)
         spec, where = self.spec(cache_tag), self._where(module, cache_tag)
         check_kv(spec, k, v)
-        past_k, past_v = self._past(entry, where, start_token, k.shape[1])
         if start_token < entry.len or torch.is_grad_enabled():
+            past_k, past_v = self._past(entry, where, start_token, k.shape[1])
             return join([*past_k, k]), join([*past_v, v])
+        self._check_past(entry, where, start_token, k.shape[1])
         self._check_room(entry, spec, k.shape[1], where)
-        rows = self._write(entry, k, v, self._working.get(self.block_index(module), {}).get(cache_tag))
-        end = entry.held + rows[0].shape[1]
-        return entry.rows(0, end)
+        self._write(entry, k, v, self._working.get(self.block_index(module), {}).get(cache_tag))
+        return entry.rows(0, entry.held + k.shape[1])
 
     def _check_spec(self, spec: KVSpec) -> None:
         if spec.capacity_tokens is None:
@@ -119,11 +119,12 @@ class StaticKVCacheEngine(BaseKVCacheEngine):
         if working is not None and _inside(working.k, entry.keys):
             working.k, working.v = working.k.clone(), working.v.clone()
         k, v = k.clone() if _inside(k, entry.keys) else k, v.clone() if _inside(v, entry.values) else v
+        held = entry.held
         self._make_room(entry, k.shape[1])
-        rows = entry.rows(entry.held, entry.held + k.shape[1])
-        with torch.no_grad():
-            rows[0].copy_(k)
-            rows[1].copy_(v)
+        if entry.held != held:
+            rows = entry.rows(entry.held, entry.held + k.shape[1])
+        rows[0].copy_(k)  # outside any graph: the buffer wants no gradient, k and v are detached or grad is off
+        rows[1].copy_(v)
         return rows
 
 

@@ -103,11 +103,15 @@ class WindowKVCacheEngine(StaticKVCacheEngine):
         super()._check_cut(entry, end_token, where)
         _check_end(entry, end_token, where)
 
-    def _past(self, entry: SelfEntry, where: str, start_token: int, tokens: int) -> tuple[list[Tensor], list[Tensor]]:
+    def _check_past(self, entry: SelfEntry, where: str, start_token: int, tokens: int) -> None:
         assert isinstance(entry, StaticEntry)
-        self._check_prefix(entry, where, start_token)
+        super()._check_past(entry, where, start_token, tokens)
         self._check_chunk(entry, tokens, where)
         self._check_held(entry, where, start_token, tokens)
+
+    def _past(self, entry: SelfEntry, where: str, start_token: int, tokens: int) -> tuple[list[Tensor], list[Tensor]]:
+        assert isinstance(entry, StaticEntry)
+        self._check_past(entry, where, start_token, tokens)
         first, sink = self._first(entry, start_token, tokens), min(entry.sink, start_token)
         spans = (
             [(0, entry.row(start_token))] if first == sink else [(0, sink), (entry.row(first), entry.row(start_token))]
