@@ -1,11 +1,13 @@
 """What torch's CPU allocator is asked for while something runs: every allocation, and the peak."""
 
+import os
 from collections.abc import Callable
 from typing import TypeVar
 
 from torch.profiler import ProfilerActivity, profile
 
 T = TypeVar("T")
+os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # read at the first profile: else it writes of absent GPUs to stderr
 
 
 def traced(work: Callable[[], T]) -> tuple[T, list[int]]:

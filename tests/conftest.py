@@ -7,6 +7,8 @@ import torch
 
 torch.set_num_threads(1)  # tiny tensors: a second thread only waits
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # the same for the commands that tests start
+# submitit gives its logger the stderr of the first test that imports it, which is closed in the next one
+os.environ.setdefault("SUBMITIT_LOG_LEVEL", "NOCONFIG")
 
 
 def pytest_addoption(parser):
