@@ -20,6 +20,7 @@ import yaml
 
 from fastcache import fitting
 from fastcache.errors import UserError
+from fastcache.files import read_yaml
 
 FORMAT = 1
 MATCH = ("model", "weights", "sampler", "indicator")
@@ -106,7 +107,7 @@ def find_fit(wanted: Mapping[str, Any], dirs: Sequence[Path], asked: Asked | Non
     """The first saved fit made on exactly ``wanted`` (all keys given are equal), asked for as ``asked`` if given."""
     for folder in dirs:
         for path in sorted(folder.glob("*.yaml")):
-            content = _read(path)
+            content = read_yaml(path)
             if not isinstance(content, dict) or "coefficients" not in content:
                 continue  # none.yaml, auto.yaml
             fit = check_form(content, str(path))
@@ -120,7 +121,7 @@ def load_fit(path: Path) -> Fit:
     """A saved fit. Raises UserError if the file is missing or not a fit."""
     if not path.is_file():
         raise UserError(f"rescale={path}: no such file; make one with python -m fastcache.calibrate")
-    return check_form(_read(path), str(path)) | {"path": str(path)}
+    return check_form(read_yaml(path), str(path)) | {"path": str(path)}
 
 
 def check_form(content: Any, where: str) -> Fit:
@@ -252,13 +253,6 @@ def load_samples(path: Path) -> list[dict[str, Any]]:
     except (OSError, ValueError) as error:
         raise UserError(f"{beside} cannot be read: {error}") from None
     return samples
-
-
-def _read(path: Path) -> Any:
-    try:
-        return yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, yaml.YAMLError) as error:
-        raise UserError(f"{path} cannot be read: {str(error).splitlines()[0]}") from None
 
 
 def _write(path: Path, text: str) -> None:

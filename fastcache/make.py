@@ -1,6 +1,5 @@
 """The work of a run: model, fit, the videos that are missing, what people look at. Holds one model a process."""
 
-import gc
 import json
 import resource
 import sys
@@ -81,7 +80,6 @@ def make_videos(s: Settings, folder: Folder, reference: Folder, title: str = "")
             render(s, folder, reference, idx)
             bar.video(idx, [c.letters for c in video.rollout.chunks], info["compute_fraction"], info["wall_s"])
     model.dit.clear_caches()
-    gc.collect()
 
 
 def warm_up(s: Settings, model: Any, sampler: Any) -> None:

@@ -25,7 +25,7 @@ import yaml
 
 from fastcache import encoders
 from fastcache.errors import UserError
-from fastcache.files import written_aside
+from fastcache.files import read_yaml, written_aside
 from fastcache.settings import Settings, guided, number
 
 SIGNED = ("model", "engine", "sampler", "method", "schedule", "prompts", "frames", "seed", "device", "dtype")
@@ -121,10 +121,7 @@ class Folder:
 
     def settings(self) -> dict[str, Any]:
         """config.yaml as it was written."""
-        try:
-            loaded = yaml.safe_load((self.path / "config.yaml").read_text(encoding="utf-8"))
-        except (OSError, yaml.YAMLError) as error:
-            raise UserError(f"{self.path}/config.yaml cannot be read: {error}") from None
+        loaded = read_yaml(self.path / "config.yaml")
         return loaded if isinstance(loaded, dict) else {}
 
     def scores(self) -> dict[str, Any] | None:

@@ -9,8 +9,8 @@ from typing import Any
 from unittest.mock import patch
 
 import hydra
-from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra.core.hydra_config import HydraConfig
+from hydra.plugins.sweeper import Sweeper
 from omegaconf import DictConfig
 
 from fastcache import __version__, launchers, preflight, scores, terminal
@@ -73,7 +73,7 @@ def launch(argv: Sequence[str]) -> None:
 
 def launch_jobs(launches: Sequence[Sequence[str]], launcher: str, jobs: int) -> None:
     """Launch a sweep. A worker that is lost takes no more than its job with it: what is left is told at the end."""
-    unchecked = patch.object(BasicSweeper, "validate_batch_is_legal")  # composes every job again; plan has done so
+    unchecked = patch.object(Sweeper, "validate_batch_is_legal")  # composes every job again; plan has done so
     with launchers.environment(launcher, jobs), unchecked:
         for words in launches:
             try:

@@ -1,5 +1,6 @@
 """Whole runs on the toy model: what is on disk afterwards, and what is not done twice."""
 
+import gc
 import os
 import signal
 import subprocess
@@ -10,6 +11,7 @@ from pathlib import Path
 import av
 import numpy as np
 import pytest
+import torch
 from command import QUICK, fastcache, only, read, runs, times
 from PIL import Image
 
@@ -222,3 +224,18 @@ def test_a_single_run_that_failed_is_simply_tried_again(out, capsys, monkeypatch
         assert fastcache("method=reuse", f"outputs={out}") == 1
     assert "Traceback" not in capsys.readouterr().err
     assert fastcache("method=reuse", f"outputs={out}") == 0
+
+
+def test_a_job_leaves_no_tensor_behind(out):
+    """Without the garbage collector: a cycle would keep a job's K/V and residuals on the device until it comes by."""
+
+    def held(method):
+        assert fastcache("-m", f"method={method}", "thresh=0.1,0.2", f"outputs={out}") == 0
+        return sum(x.nbytes for x in gc.get_objects() if issubclass(type(x), torch.Tensor))
+
+    before = held("teacache")  # the model, and whatever is kept of the first use
+    gc.disable()
+    try:
+        assert held("motioncache") <= before
+    finally:
+        gc.enable()

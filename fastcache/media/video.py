@@ -37,7 +37,7 @@ def write_mp4(path: Path | str, frames: Clip, fps: float = 8) -> Path:
 
     check(frames)
     frames = np.pad(frames, ((0, 0), (0, frames.shape[1] % 2), (0, frames.shape[2] % 2), (0, 0)), mode="edge")
-    rate, quality = Fraction(fps).limit_denominator(1000), {"crf": "14", "preset": "veryfast"}
+    rate, quality = Fraction(fps).limit_denominator(1000), {"crf": "14", "preset": "ultrafast"}
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     options = {"movflags": "+faststart"}

@@ -8,16 +8,14 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from fastcache.errors import UserError
+from fastcache.files import read_yaml
 from fastcache.results import read_json
 
 TEXTS = ("signature", "label", "model", "engine", "method", "schedule", "sampler", "reference")
 NUMBERS = ("compute_fraction", "forward_fraction", "ceiling", "num_videos", "method_bytes")
 MAYBE = ("dial", "psnr", "ssim", "lpips", "speedup")
 CONTROLS = ("oracle", "random")
-LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 @dataclass(frozen=True)
@@ -200,10 +198,7 @@ def _wrong(scores: Any) -> Iterator[str]:
 
 
 def _settings(path: Path) -> dict[str, Any]:
-    try:
-        settings = yaml.load(path.read_text(encoding="utf-8"), Loader=LOADER)  # a safe loader, in C where there is one
-    except (OSError, ValueError, yaml.YAMLError) as error:
-        raise UserError(f"{path} cannot be read ({str(error).splitlines()[0]})") from None
+    settings = read_yaml(path)
     if not isinstance(settings, dict):
         raise UserError(f"{path} is damaged: it holds no settings")
     return settings
