@@ -131,5 +131,12 @@ def test_a_report_finds_the_runs_of_a_study(mine, tmp_path, capsys):
     told = capsys.readouterr().out
     assert "experiment=mine: 8 of 9 runs are not finished" in told
     assert "reuse" not in told
+
+    again = tmp_path / "again"  # the reference of a second place is the noise floor's
+    assert fastcache(*SMALL, "method=none", "schedule=FFFF", f"outputs={again}") == 0
+    assert main([str(again), *args]) == 0
+    assert "8 of 9 runs are not finished" in capsys.readouterr().out
+    assert f"FFFF twice ({again.name}, {out.name})" in (tmp_path / "report" / "index.html").read_text()
+
     assert main([str(tmp_path / "nowhere"), "--experiment", f"mine {mine[0]}"]) == 1
     assert "make them with python -m fastcache.run experiment=mine" in capsys.readouterr().err

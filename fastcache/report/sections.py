@@ -135,7 +135,7 @@ def _noise(floors: Sequence[Floor]) -> str:
 
 
 def fits(study: Study) -> str:
-    """A picture of each fit under outputs/fits and of each that a run used."""
+    """A picture of each fit that a run used and, but for a study, of the others under outputs/fits."""
     paths = _fit_paths(study)
     cards = [_fit(path) for path in paths[:MOST_FITS]]
     if not cards:
@@ -148,7 +148,7 @@ def _fit_paths(study: Study) -> list[Path]:
     """Fit files, each once: what runs used, then what lies in the folders."""
     used = [(run.settings.get("rescale") or {}).get("used") for run in study.runs]
     named = [Path(fit["path"]) for fit in used if isinstance(fit, dict) and fit.get("path")]
-    made = [path for root in study.roots for path in sorted(root.glob("fits/*.yaml"))]
+    made = [path for root in study.roots for path in sorted(root.glob("fits/*.yaml"))] if not study.experiment else []
     return list(dict.fromkeys(path.resolve() for path in [*named, *made] if path.is_file()))
 
 
