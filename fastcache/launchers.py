@@ -74,10 +74,18 @@ def environment(name: str, jobs: int) -> Iterator[None]:
         wanted["OMP_NUM_THREADS"] = str(max(1, cores() // max(1, jobs)))
     if name.startswith("ray"):
         wanted["RAY_USAGE_STATS_ENABLED"] = "0"  # nothing is sent anywhere unasked
+        if has_ray_token():
+            wanted["RAY_AUTH_MODE"] = "token"
     if name != BASIC:
         wanted["HYDRA_FULL_ERROR"] = "1"  # a worker that was lost is an exception here, not Hydra's own exit
     with patch.dict(os.environ, {key: value for key, value in wanted.items() if key not in os.environ}):
         yield
+
+
+def has_ray_token() -> bool:
+    """Whether Ray finds its token here. `ray start` then lets nobody in without it; others show it only if told to."""
+    file = os.environ.get("RAY_AUTH_TOKEN_PATH") or "~/.ray/auth_token"
+    return bool(os.environ.get("RAY_AUTH_TOKEN")) or Path(file).expanduser().is_file()
 
 
 def cores() -> int:

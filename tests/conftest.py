@@ -1,5 +1,6 @@
 import os
 import shutil
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -24,11 +25,12 @@ def pytest_addoption(parser):
 def pytest_configure(config):
     config.addinivalue_line("markers", "golden(file): checks that file of the --golden folder; absent, not collected")
     config.addinivalue_line("markers", "program(name): needs that program; absent, not collected")
+    config.addinivalue_line("markers", "package(name): needs that Python package; absent, not collected")
 
 
 def pytest_collection_modifyitems(config, items):
-    """Checks of files that the --golden folder does not hold, and of programs that are not here, are left out, and said
-    to be."""
+    """Checks of files that the --golden folder does not hold, and of programs and packages that are not here, are left
+    out, and said to be."""
     folder = config.getoption("--golden")
     marks = {item: item.get_closest_marker("golden") for item in items}
     absent = [item for item, mark in marks.items() if mark and not (folder / mark.args[0]).is_file()]
@@ -36,19 +38,21 @@ def pytest_collection_modifyitems(config, items):
         config.hook.pytest_deselected(items=absent)
         items[:] = [item for item in items if item not in absent]
         config.golden_absent = sorted({marks[item].args[0] for item in absent})
-    programs = {item: mark.args[0] for item in items if (mark := item.get_closest_marker("program"))}
-    absent = [item for item, name in programs.items() if shutil.which(name) is None]
-    if absent:
-        config.hook.pytest_deselected(items=absent)
-        items[:] = [item for item in items if item not in absent]
-        config.programs_absent = sorted({programs[item] for item in absent})
+    config.not_installed = set()
+    for kind, find in (("program", shutil.which), ("package", find_spec)):
+        names = {item: mark.args[0] for item in items if (mark := item.get_closest_marker(kind))}
+        absent = [item for item, name in names.items() if find(name) is None]
+        if absent:
+            config.hook.pytest_deselected(items=absent)
+            items[:] = [item for item in items if item not in absent]
+            config.not_installed |= {names[item] for item in absent}
 
 
 def pytest_terminal_summary(terminalreporter, config):
     if absent := getattr(config, "golden_absent", None):
         terminalreporter.write_line(f"{config.getoption('--golden')} lacks {', '.join(absent)}: not checked")
-    if absent := getattr(config, "programs_absent", None):
-        terminalreporter.write_line(f"{', '.join(absent)} not installed: what needs it is not checked")
+    if absent := getattr(config, "not_installed", None):
+        terminalreporter.write_line(f"{', '.join(sorted(absent))} not installed: what needs it is not checked")
 
 
 @pytest.fixture(autouse=True)

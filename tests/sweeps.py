@@ -38,7 +38,7 @@ def kept(out):
     return {name: when for name, when in times(out).items() if not name.startswith((".sweep", "basic"))}
 
 
-def check_sweep(out, capfd, *launcher):
+def check_sweep(out, capfd, *launcher, fastcache=fastcache):
     words = ("-m", "method=reuse", "schedule=FxxF,Fxxx", *TINY, f"outputs={out}", *launcher)
     good, bad = (folder(out, "method=reuse", f"schedule={schedule}") for schedule in ("FxxF", "Fxxx"))
     in_the_way = bad.path / "videos" / "0.npz"

@@ -175,6 +175,26 @@ def test_cores_are_shared_between_workers_unless_the_user_says_otherwise(monkeyp
         assert os.environ["OMP_NUM_THREADS"] == "5"
 
 
+def test_ray_shows_its_token_where_there_is_one(monkeypatch, tmp_path):
+    for name in ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    with launchers.environment("ray_cluster", 2):
+        assert "RAY_AUTH_MODE" not in os.environ  # told to show one it has not, Ray gives up
+    (tmp_path / ".ray").mkdir()
+    (tmp_path / ".ray" / "auth_token").touch()
+    for name, mode in (("ray_local", "token"), ("ray_cluster", "token"), ("joblib", None)):
+        with launchers.environment(name, 2):
+            assert os.environ.get("RAY_AUTH_MODE") == mode
+    monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", str(tmp_path / "elsewhere"))
+    with launchers.environment("ray_cluster", 2):
+        assert "RAY_AUTH_MODE" not in os.environ
+    monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
+    monkeypatch.setenv("RAY_AUTH_TOKEN", "told")
+    with launchers.environment("ray_cluster", 2):
+        assert os.environ["RAY_AUTH_MODE"] == "disabled"
+
+
 def test_a_slurm_job_takes_the_cores_it_was_given(monkeypatch):
     for name in ("OMP_NUM_THREADS", "SLURM_CPUS_PER_TASK"):
         monkeypatch.delenv(name, raising=False)
