@@ -2,6 +2,7 @@
 
 import subprocess
 from contextlib import suppress
+from functools import lru_cache
 from pathlib import Path
 
 
@@ -15,3 +16,9 @@ def describe() -> str | None:
         done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)
         return done.stdout.strip()[:64] or None
     return None
+
+
+@lru_cache(maxsize=1)
+def running() -> str | None:
+    """``describe`` as this process first found it: it runs what it has imported, whatever is committed meanwhile."""
+    return describe()

@@ -14,7 +14,7 @@ import torch
 from fastcache import __version__, api, fits, preflight, shown, terminal
 from fastcache.build import build
 from fastcache.calibrate import make_fit
-from fastcache.commit import describe
+from fastcache.commit import running
 from fastcache.cost import Sizes, flops_fraction
 from fastcache.media import SheetVideo, contact_sheet, side_by_side, write_mp4
 from fastcache.results import Folder, locked
@@ -206,13 +206,8 @@ def _info(s: Settings, idx: int, model: Any, video: api.Video, nonfinite: int, c
 
 def _made_by(device: str) -> dict[str, Any]:
     name = torch.cuda.get_device_name(device) if device != "cpu" else _cpu_name()
-    versions = {"fastcache": __version__, "commit": _commit(), "torch": torch.__version__}
+    versions = {"fastcache": __version__, "commit": running(), "torch": torch.__version__}
     return {"device": name, "threads": torch.get_num_threads(), **versions}
-
-
-@lru_cache(maxsize=1)
-def _commit() -> str | None:
-    return describe()
 
 
 @lru_cache(maxsize=1)

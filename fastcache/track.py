@@ -1,10 +1,10 @@
-"""W&B, or nothing: one W&B run per job, always finished, failures marked. The only file that knows W&B.
+"""W&B, or nothing: what is told to it. One W&B run per job, always finished, failures marked.
 
+The only door to W&B: its client, how it is started and ended, is ``wandb_client``, which no other file imports.
 W&B is a copy for looking at; the run folder holds the truth and is enough to redraw everything. So once a job has
 started, W&B cannot make it fail: what a server does not take is kept as an offline run for ``wandb sync``.
 """
 
-import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,20 +12,23 @@ from typing import Any
 
 from fastcache import terminal
 from fastcache.chunk_rows import CHUNK_SCORES, chunk_rows
-from fastcache.commit import describe
+from fastcache.commit import running
 from fastcache.errors import UserError
+from fastcache.wandb_client import (
+    LIMITS,
+    NoAnswer,
+    connect,
+    finish,
+    first_line,
+    reason,
+    staged_in,
+    start,
+    start_after_failure,
+)
 
 MAX_VIDEOS = 3
 FIT_NUMBERS = ("name", "degree", "r2", "loo", "rank", "n")
-LIMITS = {"init_timeout": 30, "finish_timeout": 60}  # seconds, online
-SHAKEN = {"init_timeout": 5, "finish_timeout": 10}  # after W&B has failed the last job
 SYNC = "wandb sync outputs/*/wandb/offline-run-*"
-_failing = False  # whether it has, in this process
-_staged: set[str] = set()  # where W&B was told to stage files
-
-
-class NoAnswer(UserError):
-    """W&B did not start, and not for want of a key."""
 
 
 class Tracker:
@@ -80,7 +83,7 @@ class Tracker:
             try:
                 tell(self.run)
             except Exception as error:  # a table asks the server before it is sent
-                self.trouble = _reason(error)
+                self.trouble = reason(error)
 
 
 def job(s: Mapping[str, Any], name: str, id: str, dir: Path, job_type: str) -> dict[str, Any]:
@@ -115,8 +118,8 @@ def tracked(
         yield Tracker()
         return
     fields: dict[str, Any] = {"id": id, "name": name, "project": project, "entity": entity, "group": group}
-    fields |= {"job_type": job_type, "tags": [*tags, *filter(None, [describe()])], "config": dict(config), "mode": mode}
-    with _staged_in(Path(dir) / "wandb"):
+    fields |= {"job_type": job_type, "tags": [*tags, *filter(None, [running()])], "config": dict(config), "mode": mode}
+    with staged_in(Path(dir) / "wandb"):
         tracker = _begin(fields, Path(dir))
         code = 1
         try:
@@ -137,22 +140,6 @@ def check(nodes: Iterable[Mapping[str, Any]]) -> None:
             )
 
 
-def connect(what: str, instead: str) -> None:
-    """Ask W&B whose key this machine has. Raises UserError, saying ``what`` needs it and what to do ``instead``."""
-    os.environ.setdefault("WANDB_SILENT", "true")
-    import wandb
-
-    try:
-        known = wandb.login(prompt=False, verify=False)
-        if known:  # asks anew each time, which login does not
-            wandb.Api(timeout=(SHAKEN if _failing else LIMITS)["init_timeout"])
-    except Exception as error:
-        where = wandb.setup().settings.base_url
-        raise NoAnswer(f"{what}: no login at W&B ({where}: {_reason(error)}); {instead}") from error
-    if not known:
-        raise UserError(f"{what} needs a W&B account on this machine: type `wandb login`; {instead}")
-
-
 def known_runs(entity: str, project: str, names: Sequence[str]) -> set[str]:
     """Those of the run names that W&B has in a project. Raises ValueError where there is no such project."""
     import wandb
@@ -169,38 +156,17 @@ def entity() -> str:
     return str(wandb.Api(timeout=LIMITS["init_timeout"]).default_entity)
 
 
-@contextmanager
-def _staged_in(folder: Path) -> Iterator[None]:
-    """W&B keeps the files of tables until they are uploaded: have it do so in the run's folder, not in the home of
-    whoever runs, so that an offline run can be moved and synced. A place that the user set stays."""
-    before = os.environ.get("WANDB_DATA_DIR")
-    if before is not None and before not in _staged:
-        yield
-        return
-    _staged.add(str(folder))
-    os.environ["WANDB_DATA_DIR"] = str(folder)
-    try:
-        yield
-    finally:
-        os.environ.pop("WANDB_DATA_DIR", None)
-        os.environ |= {} if before is None else {"WANDB_DATA_DIR": before}
-
-
 def _begin(fields: dict[str, Any], folder: Path) -> Tracker:
     """A started run: where W&B does not answer, an offline one, which is said."""
-    global _failing
     if fields["mode"] == "offline":
-        return Tracker(_start(fields, folder))
+        return Tracker(start(fields, folder))
     try:
         connect("tracking=online", "or use tracking=offline")  # an id stays taken where W&B fails to start
-        return Tracker(_start(fields, folder), online=True)
+        return Tracker(start(fields, folder), online=True)
     except NoAnswer as error:
-        _failing, told = True, str(error).removesuffix("; or use tracking=offline")
+        told = str(error).removesuffix("; or use tracking=offline")
     try:
-        import wandb
-
-        wandb.teardown()  # the id of a run that failed to start stays taken in the client's service
-        run = _start(fields | {"mode": "offline"}, folder)
+        run = start_after_failure(fields | {"mode": "offline"}, folder)
     except NoAnswer:
         _say(f"{told}; {fields['name']} is made without W&B")
         return Tracker()
@@ -210,54 +176,24 @@ def _begin(fields: dict[str, Any], folder: Path) -> Tracker:
 
 def _end(tracker: Tracker, fields: dict[str, Any], folder: Path, code: int) -> None:
     """Finish a run. What a server did not take is kept in an offline run of the same id, which is said."""
-    global _failing
     if tracker.run is None:
         return
-    try:
-        tracker.run.finish(exit_code=code)
-    except Exception as error:
-        if not tracker.online:
-            raise
-        slow = f"not done after {int(tracker.run.settings.finish_timeout)} s"
-        tracker.trouble = tracker.trouble or (slow if isinstance(error, TimeoutError) else _reason(error))
     if not tracker.online:
+        tracker.run.finish(exit_code=code)
         return
-    _failing = tracker.trouble is not None
-    if not _failing:
+    trouble = finish(tracker.run, code, tracker.trouble)
+    if trouble is None:
         return
-    told = f"W&B has not taken all of {fields['name']} ({tracker.trouble})"
+    told = f"W&B has not taken all of {fields['name']} ({trouble})"
     try:
-        run = _start(fields | {"mode": "offline"}, folder)
+        run = start(fields | {"mode": "offline"}, folder)
         for tell in tracker.told:
             tell(run)
         run.finish(exit_code=code)
     except Exception as error:
-        _say(f"{told}, nor could a copy be kept ({_first_line(error)}); the run's own folder is whole")
+        _say(f"{told}, nor could a copy be kept ({first_line(error)}); the run's own folder is whole")
     else:
         _say(f"{told}; all of it is on disk, upload it later: wandb sync {Path(run.dir).parent}")
-
-
-def _start(fields: dict[str, Any], folder: Path) -> Any:
-    """wandb.init, silent. Raises UserError whatever keeps it from starting."""
-    os.environ.setdefault("WANDB_SILENT", "true")  # W&B reads both when it is first imported
-    if fields["mode"] == "offline":
-        os.environ.setdefault("WANDB_ERROR_REPORTING", "false")  # it would look up a host name
-    import wandb
-
-    folder.mkdir(parents=True, exist_ok=True)
-    limits: dict[str, Any] = {
-        k: v for k, v in (SHAKEN if _failing else LIMITS).items() if f"WANDB_{k.upper()}" not in os.environ
-    }
-    quiet = wandb.Settings(silent=True, console="off", x_disable_stats=True, finish_timeout_raises=True, **limits)
-    if fields["mode"] == "online":
-        fields = fields | {"resume": "allow"}  # offline there is nothing to resume
-    try:
-        # A probe is a run within the run that needs it: the default would give the outer one again.
-        return wandb.init(dir=str(folder), settings=quiet, reinit="create_new", **fields)
-    except wandb.errors.UsageError as error:
-        raise UserError(f"W&B refused: {_first_line(error)} Type `wandb login`, or tracking=offline") from error
-    except Exception as error:  # no network, no server, a server's own error
-        raise NoAnswer(f"W&B did not start: {_first_line(error)}") from error
 
 
 def _say(text: str) -> None:
@@ -285,16 +221,3 @@ def _media(picture: Path | None, videos: Sequence[Path], name: str) -> dict[str,
     for path in [Path(video) for video in videos if Path(video).is_file()][:MAX_VIDEOS]:
         media[f"video_{path.stem}"] = wandb.Video(str(path), format="mp4")
     return media
-
-
-def _reason(error: Exception) -> str:
-    """What W&B says went wrong, in fewer words."""
-    return (
-        _first_line(error)
-        .rpartition("Failed to execute API request: ")[2]
-        .replace("the service process is busy and did not respond in time.", "no answer")
-    )
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip()

@@ -11,7 +11,7 @@ import pytest
 from clips import noisy, scene
 from wandb_endpoint import Endpoint
 
-from fastcache.commit import describe
+from fastcache.commit import describe, running
 from fastcache.errors import UserError
 from fastcache.media import SheetVideo, contact_sheet, write_mp4
 from fastcache.track import chunk_rows, tracked
@@ -120,6 +120,21 @@ def test_an_offline_run_holds_settings_scores_chunks_and_media(own_home):
     first = (own_home / "run/videos/0.mp4").read_bytes()
     assert all(path.read_bytes() == first for path in (media / "videos").iterdir())
     assert [record["exit"]["exit_code"] for record in records if record["type"] == "exit"] == [0]
+
+
+def test_a_run_starts_without_looking_up_packages_or_git(own_home, monkeypatch):
+    asked: list[list[str]] = []
+    real = subprocess.Popen.__init__
+    spied = lambda self, args, *rest, **more: (asked.append(args), real(self, args, *rest, **more))[1]  # noqa: E731
+    monkeypatch.setattr(subprocess.Popen, "__init__", spied)
+    for name in ("a", "b"):
+        asked.clear()
+        with tracked({}, mode="offline", name=name, id=name, dir=own_home / name):
+            pass
+    assert asked == []  # of the second: the first starts the client, and asks which commit this is
+    records, folder = read_back(own_home / "b")
+    (run,) = [record["run"] for record in records if record["type"] == "run"]
+    assert run.get("tags", []) == [*filter(None, [running()])] and not (folder / "files" / "requirements.txt").exists()
 
 
 def test_a_failed_job_is_marked_failed_and_its_error_goes_on(own_home):

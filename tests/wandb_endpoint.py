@@ -36,6 +36,7 @@ class Endpoint(ThreadingHTTPServer):
         self.uploads: dict[str, bytes] = {}
         self.upserts: list[str] = []  # names of runs, one for each time that a client started or changed one
         self.failing = False  # whether every request is answered with an error of the server
+        self.refused: dict[str, list[int]] = {}  # by run and request: the statuses that the next ones are answered with
 
     def __enter__(self) -> "Endpoint":
         threading.Thread(target=self.serve_forever, daemon=True).start()
@@ -52,6 +53,12 @@ class Endpoint(ThreadingHTTPServer):
         """Be gone, while a client is at work."""
         self.socket.close()
         threading.Thread(target=self.shutdown, daemon=True).start()
+
+    def refusal(self, request: str, run: str | None = None) -> int | None:
+        """The status that a request is refused with, if it is; the last of a list stays, an empty one is none."""
+        of = f"{run or ''.join(self.upserts[-1:])} {request}"
+        left = next((left for pattern, left in self.refused.items() if re.fullmatch(pattern, of)), [])
+        return left.pop(0) if len(left) > 1 else left[0] if left else None
 
     def stream(self, run: str, sent: dict) -> dict:
         for name, part in (sent.get("files") or {}).items():
@@ -126,15 +133,26 @@ class _Handler(BaseHTTPRequestHandler):
         self._answer({})
 
     def do_PUT(self) -> None:
-        self.server.uploads[self.path] = self._body()
+        body = self._body()
+        if status := self.server.refusal(f"PUT {self.path}"):
+            return self._answer({"error": "refused"}, status)
+        self.server.uploads[self.path] = body
         self._answer({})
 
     def do_POST(self) -> None:
         sent = json.loads(self._body())
-        if found := re.fullmatch(r"/files/[^/]+/[^/]+/([^/]+)/file_stream", self.path):
-            return self._answer(self.server.stream(found[1], sent))
-        operation = sent.get("operationName") or re.search(r"(?:query|mutation)\s+(\w+)", sent["query"])[1]
-        self._answer({"data": self.server.query(operation, sent.get("variables") or {})})
+        values = sent.get("variables") or {}
+        stream = re.fullmatch(r"/files/[^/]+/[^/]+/([^/]+)/file_stream", self.path)
+        operation = (
+            "file_stream"
+            if stream
+            else sent.get("operationName") or re.search(r"(?:query|mutation)\s+(\w+)", sent["query"])[1]
+        )
+        if status := self.server.refusal(f"POST {operation}", stream[1] if stream else values.get("name")):
+            return self._answer({"error": "refused"}, status)
+        if stream:
+            return self._answer(self.server.stream(stream[1], sent))
+        self._answer({"data": self.server.query(operation, values)})
 
     def _body(self) -> bytes:
         if "chunked" in self.headers.get("Transfer-Encoding", ""):
@@ -148,9 +166,9 @@ class _Handler(BaseHTTPRequestHandler):
             body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
         return gzip.decompress(body) if self.headers.get("Content-Encoding") == "gzip" else body
 
-    def _answer(self, value: dict) -> None:
+    def _answer(self, value: dict, status: int = 200) -> None:
         body = json.dumps(value).encode()
-        self.send_response(500 if self.server.failing else 200)
+        self.send_response(500 if self.server.failing else status)
         self.send_header("Content-Type", "application/json")
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
