@@ -34,9 +34,7 @@ class NoAnswer(UserError):
 
 def connect(what: str, instead: str) -> None:
     """Ask W&B whose key this machine has. Raises UserError, saying ``what`` needs it and what to do ``instead``."""
-    os.environ.setdefault("WANDB_SILENT", "true")
-    import wandb
-
+    wandb = own_client()
     try:
         known = wandb.login(prompt=False, verify=False)
         if known:  # asks anew each time, which login does not
@@ -46,6 +44,18 @@ def connect(what: str, instead: str) -> None:
         raise NoAnswer(f"{what}: no login at W&B ({where}: {reason(error)}); {instead}") from error
     if not known:
         raise UserError(f"{what} needs a W&B account on this machine: type `wandb login`; {instead}")
+
+
+def own_client() -> Any:
+    """The wandb package, silent, with a service of this process's own: one inherited from the process that started this
+    one ends with that, and is still in use when this one is torn down."""
+    inherited = os.environ.get("WANDB_SERVICE", "").split("-")[1:2] not in ([], [str(os.getpid())])
+    if inherited:
+        del os.environ["WANDB_SERVICE"]
+    os.environ.setdefault("WANDB_SILENT", "true")  # read at the first import
+    import wandb
+
+    return wandb
 
 
 @contextmanager
@@ -67,11 +77,9 @@ def staged_in(folder: Path) -> Iterator[None]:
 
 def start(fields: dict[str, Any], folder: Path) -> Any:
     """wandb.init, silent. Raises UserError whatever keeps it from starting."""
-    os.environ.setdefault("WANDB_SILENT", "true")  # W&B reads both when it is first imported
     if fields["mode"] == "offline":
-        os.environ.setdefault("WANDB_ERROR_REPORTING", "false")  # it would look up a host name
-    import wandb
-
+        os.environ.setdefault("WANDB_ERROR_REPORTING", "false")  # read at the first import; it looks up a host
+    wandb = own_client()
     folder.mkdir(parents=True, exist_ok=True)
     limits: dict[str, Any] = {
         k: v for k, v in (SHAKEN if _failing else LIMITS).items() if f"WANDB_{k.upper()}" not in os.environ
@@ -92,9 +100,7 @@ def start_after_failure(fields: dict[str, Any], folder: Path) -> Any:
     """``start`` of a run that W&B has just failed to start."""
     global _failing
     _failing = True
-    import wandb
-
-    wandb.teardown()  # the id of such a run stays taken in the client's service
+    own_client().teardown()  # the id of such a run stays taken in the client's service
     return start(fields, folder)
 
 

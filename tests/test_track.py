@@ -209,6 +209,8 @@ def test_online_without_a_key_says_what_to_type(own_home):
 @pytest.mark.slow
 def test_online_without_an_answer_keeps_an_offline_run_and_says_so(own_home):
     limits = {"WANDB_INIT_TIMEOUT": "1"}
+    job(own_home / "before", "offline")  # what this process leaves in its environment is not for the other one
+    assert str(os.getpid()) in os.environ["WANDB_SERVICE"]
     said = job_elsewhere(own_home / "run", WANDB_BASE_URL="http://127.0.0.1:9", WANDB_API_KEY=KEY, **limits)
     assert said.startswith("warning: tracking=online: no login at W&B (http://127.0.0.1:9: no answer);")
     assert said.count("\n") == 1
