@@ -1,9 +1,13 @@
+import copy
 import os
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
+from hydra._internal.core_plugins import file_config_source
+from omegaconf import OmegaConf
 
 torch.set_num_threads(1)  # tiny tensors: a second thread only waits
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # the same for the commands that tests start
@@ -49,6 +53,23 @@ def pytest_terminal_summary(terminalreporter, config):
         terminalreporter.write_line(f"{config.getoption('--golden')} lacks {', '.join(absent)}: not checked")
     if absent := getattr(config, "programs_absent", None):
         terminalreporter.write_line(f"{', '.join(absent)} not installed: what needs it is not checked")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def parsed_once():
+    """Hydra parses some twenty files for each job that is composed, a sixth of the time; here each of them once."""
+    parsed = {}
+
+    def load(file):
+        state = os.fstat(file.fileno())
+        key = file.name, state.st_mtime_ns, state.st_size
+        if key not in parsed:
+            parsed[key] = OmegaConf.load(file)
+        return copy.deepcopy(parsed[key])
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(file_config_source, "OmegaConf", SimpleNamespace(load=load))
+        yield
 
 
 @pytest.fixture(autouse=True)
