@@ -1,4 +1,5 @@
 import copy
+import gc
 import os
 import shutil
 from pathlib import Path
@@ -72,6 +73,14 @@ def parsed_once():
         yield
 
 
+@pytest.fixture(scope="module", autouse=True)
+def light_heap():
+    """A run collects garbage after each of its folders, which takes longer than a toy's video where all that the suite
+    has imported is looked through."""
+    gc.collect()
+    gc.freeze()
+
+
 @pytest.fixture(autouse=True)
 def seeded():
     torch.manual_seed(0)
@@ -82,6 +91,12 @@ def golden(request):
     from golden_files import Golden
 
     return Golden(request.config.getoption("--golden"))
+
+
+@pytest.fixture
+def undrawn(monkeypatch):
+    """Reports without their figures, which are nine tenths of a report's time; for tests of everything else."""
+    monkeypatch.setattr("fastcache.report.figures.draw", lambda *_: [])
 
 
 @pytest.fixture

@@ -181,7 +181,8 @@ def test_a_fit_for_something_else_is_refused_with_the_keys_that_differ(words, sa
     path = tmp_path / "fit.yaml"
     path.write_text(yaml.safe_dump(fit_for("method=teacache")))
     assert says in refused(capsys, tmp_path / "out", "method=teacache", f"rescale={path}", *words)
-    assert fastcache("method=teacache", f"rescale={path}", "dry=true", f"outputs={tmp_path / 'out'}") == 0
+    if "sampler=euler" in words:  # nothing else is wrong with it
+        assert fastcache("method=teacache", f"rescale={path}", "dry=true", f"outputs={tmp_path / 'out'}") == 0
 
 
 def test_a_probe_without_prompts(capsys, tmp_path):
@@ -198,13 +199,19 @@ def test_a_probe_without_prompts(capsys, tmp_path):
     assert "is empty" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("indicator", ["modulated_input", "e0"])
+@pytest.mark.parametrize("indicator", [pytest.param("modulated_input", marks=pytest.mark.slow), "e0"])
 def test_flowcache_takes_either_indicator(indicator, tmp_path):
     assert fastcache("method=flowcache", f"indicator={indicator}", "num_videos=1", f"outputs={tmp_path}") == 0
 
 
-@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
-@pytest.mark.parametrize("method", ["teacache", "flowcache", "motioncache"])
+@pytest.mark.parametrize(
+    ("method", "bad"),
+    [
+        ("motioncache", float("nan")),
+        ("teacache", float("inf")),
+        pytest.param("flowcache", float("nan"), marks=pytest.mark.slow),  # a default check of each is in test_contract
+    ],
+)
 def test_a_value_that_is_not_finite_is_counted_in_the_scores_and_warned_of_once(
     method, bad, capsys, tmp_path, monkeypatch
 ):

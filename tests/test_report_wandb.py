@@ -53,6 +53,7 @@ def nobody(tmp_path, monkeypatch):
         monkeypatch.delenv(name, raising=False)
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_without_a_login_it_ends_in_one_sentence_and_the_page_is_there(study, nobody, tmp_path, capsys):
     assert main([str(tmp_path / "out"), "--to", str(tmp_path / "r"), "--wandb"]) == 1
     err = capsys.readouterr().err
@@ -144,6 +145,7 @@ def test_a_server_that_is_down_ends_in_one_sentence(study, nobody, tmp_path):
     assert "no login at W&B (http://127.0.0.1:9: no answer); the local report is complete" in done.stderr
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_without_the_extra_it_ends_in_one_sentence(study, tmp_path, monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "wandb_workspaces", None)
     monkeypatch.setitem(sys.modules, "wandb_workspaces.reports.v2", None)
