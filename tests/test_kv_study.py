@@ -40,14 +40,14 @@ def test_bytes_of_every_engine_are_those_of_the_formula():
 
 
 def test_the_study_on_the_toy_model(out, capsys):
-    words = ["--model", "toy", "--frames", "9", "--long", "0", "--outputs", str(out), "--tracking", "disabled"]
+    words = ["--model", "toy", "--frames", "18", "--long", "0", "--outputs", str(out), "--tracking", "disabled"]
     assert kv_study.main(words) == 0
     printed = capsys.readouterr().out
     for text in ("300", "52", "82.7%", "49.152", "12 layers x 1000 positions x 512", "attention error", "study.png"):
         assert text in printed
     made = read(out / "kv_study" / "study.json")
     assert (out / "kv_study" / "study.png").stat().st_size > 10_000
-    assert [row["counted"] for row in made["growth"]] == [1.0, 1.5, 2.0]
+    assert [row["counted"] for row in made["growth"]] == [1.0, 1.5, 2.0, 2.5, 3.0, 3.5]
     assert made["largest_difference"] < 1e-4
     rows = {row["name"]: row for row in made["engines"]}
     assert rows["vanilla"]["attention_error"] == rows["static"]["attention_error"] == 0
