@@ -68,6 +68,12 @@ def golden(request):
 
 
 @pytest.fixture
+def undrawn(monkeypatch):
+    """Reports without their figures, which are nine tenths of a report's time; for tests of everything else."""
+    monkeypatch.setattr("fastcache.report.figures.draw", lambda *_: [])
+
+
+@pytest.fixture
 def out(tmp_path, monkeypatch):
     """An empty outputs folder; the working directory beside it must stay empty."""
     monkeypatch.chdir(tmp_path)

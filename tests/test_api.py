@@ -75,6 +75,7 @@ def test_nodes_are_built_strictly():
             locate(name)
 
 
+@pytest.mark.slow
 def test_the_readmes_lines_run(capsys):
     """The first Python block of the README, as it stands, on the bundled model."""
     readme = Path(__file__).parents[1] / "README.md"

@@ -1,6 +1,7 @@
 """What every cache method promises, run on a toy model for each file of conf/method; a new method inherits it all."""
 
 import dataclasses
+import functools
 import json
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from fastcache.rescale import Rescale
 
 CONF = Path(__file__).parents[1] / "conf" / "method"
 NAMES = sorted(path.stem for path in CONF.glob("*.yaml"))
+parsed = functools.cache(lambda name: OmegaConf.load(CONF / f"{name}.yaml"))
 REFUSED = {("motioncache", "e0")}  # needs a per-token indicator
 FLOORS = {toy.FxxF: 0.5, toy.FFxx: 0.5, toy.Fxxx: 0.25}
 
@@ -24,8 +26,7 @@ FLOORS = {toy.FxxF: 0.5, toy.FFxx: 0.5, toy.Fxxx: 0.25}
 def load(name: str, **options):
     """The YAML of a method; top-level keys are overridden where it declares them."""
     around = {"indicator": "modulated_input", "sampler": {"frames_per_chunk": toy.GRID.frames}}
-    config = OmegaConf.merge(around, OmegaConf.load(CONF / f"{name}.yaml"))
-    return OmegaConf.merge(config, options)
+    return OmegaConf.merge(around, parsed(name), options)
 
 
 def build(name: str, **options) -> CacheMethod:
@@ -37,6 +38,7 @@ def in_between(name: str) -> dict[str, float]:
     return {"thresh": {"thresh": 0.7}, "skip": {"skip": 1}}.get(class_of(name).dial, {})
 
 
+@functools.cache
 def class_of(name: str) -> type[CacheMethod]:
     return get_class(load(name).method._target_)
 

@@ -8,6 +8,8 @@ from command import fastcache
 from fastcache import config, preflight, scores
 from fastcache.settings import resolve
 
+ONE = ("frames=3", "num_videos=1")
+
 
 def settings(*words):
     (job,) = config.plan(["model=toy", "frames=6", "rescale=none", *words]).jobs
@@ -29,7 +31,7 @@ def test_speeds_count_the_store_pass(words, speeds):
 
 
 def test_a_sweep_says_what_each_schedule_can_reach_once(tmp_path, capsys):
-    words = ("-m", "method=teacache", "schedule=FxxF,Fxxx", "thresh=0.5,1.3", "num_videos=1", f"outputs={tmp_path}")
+    words = ("-m", "method=teacache", "schedule=FxxF,Fxxx", "thresh=0.5,1.3", *ONE, f"outputs={tmp_path}")
     assert fastcache(*words) == 0
     lines = capsys.readouterr().out.splitlines()
     said = [line for line in lines if "can reach" in line]
@@ -39,7 +41,8 @@ def test_a_sweep_says_what_each_schedule_can_reach_once(tmp_path, capsys):
         "the store pass counted",
     ]
     assert lines.index(said[-1]) < next(i for i, line in enumerate(lines) if line.startswith("video "))
-    assert fastcache(*words) == 0
+    one = ("method=teacache", "schedule=FxxF", "thresh=0.5", *ONE, f"outputs={tmp_path}")
+    assert fastcache(*one) == 0
     assert "can reach" not in capsys.readouterr().out  # nothing is left to be made
 
 
@@ -63,27 +66,27 @@ def test_dry_tells_the_reach_and_the_memory_of_either_scope(tmp_path, capsys):
     (["method=flowcache", "schedule=FFFF"], "thresh=0.1 had nothing to decide, schedule=FFFF forces every step"),
 ], ids=str)  # fmt: skip
 def test_a_dial_that_decided_nothing_is_told(words, says, tmp_path, capsys):
-    assert fastcache(*words, "num_videos=1", f"outputs={tmp_path}") == 0
+    assert fastcache(*words, *ONE, f"outputs={tmp_path}") == 0
     lines = capsys.readouterr().out.splitlines()
     assert sum(says in line for line in lines) == 1
-    assert fastcache(*words, "num_videos=1", f"outputs={tmp_path}") == 0
+    assert fastcache(*words, *ONE, f"outputs={tmp_path}") == 0
     assert says in capsys.readouterr().out  # told again when the run is found on disk
 
 
 def test_the_values_that_a_useless_threshold_was_compared_with(tmp_path, capsys):
-    assert fastcache("method=teacache", "thresh=0.01", "num_videos=1", f"outputs={tmp_path}") == 0
+    assert fastcache("method=teacache", "thresh=0.01", *ONE, f"outputs={tmp_path}") == 0
     (line,) = [line for line in capsys.readouterr().out.splitlines() if "changed no decision" in line]
     (folder,) = tmp_path.glob("teacache-*")
     chunks = json.loads((folder / "trace.json").read_text())["videos"][0]["chunks"]
     values = [value for chunk in chunks for value in chunk["indicator"] if value is not None]
     assert line.endswith(f"compared with values from {min(values):.3g} to {max(values):.3g}")
     middle = f"thresh={(min(values) + max(values)) / 2}"
-    assert fastcache("method=teacache", middle, "num_videos=1", f"outputs={tmp_path}") == 0
+    assert fastcache("method=teacache", middle, *ONE, f"outputs={tmp_path}") == 0
     assert "changed no decision" not in capsys.readouterr().out
 
 
 def test_runs_of_a_papers_preset_are_called_after_it(tmp_path, capsys):
-    assert fastcache("method=motioncache_paper", "thresh=0.7", "num_videos=1", f"outputs={tmp_path}") == 0
+    assert fastcache("method=motioncache_paper", "thresh=0.7", *ONE, f"outputs={tmp_path}") == 0
     (folder,) = tmp_path.glob("motioncache_paper-0.7-FxxF-*")
     made = json.loads((folder / "scores.json").read_text())
     assert (made["label"], made["method"], made["dial"]) == ("motioncache_paper 0.7 FxxF", "motioncache_paper", 0.7)

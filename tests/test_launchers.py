@@ -27,6 +27,7 @@ def test_joblib_runs_a_sweep_to_its_end(out, capfd, monkeypatch):
     assert made_by["threads"] == share
 
 
+@pytest.mark.slow
 def test_a_run_waits_for_a_killed_makers_reference_and_takes_it_over(out):
     words = ("frames=21", "num_videos=3", f"outputs={out}")
     base = reference(out, "method=reuse", *words)

@@ -36,6 +36,7 @@ def test_everything_is_written_and_the_page_needs_nothing_else(study, capsys):
     assert "reuse FxxF *" not in said  # motioncache 1 is better at the same cost
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_the_front_is_what_nothing_beats(study):
     made, out, to = study
     run(out, "--to", to)
@@ -43,6 +44,7 @@ def test_the_front_is_what_nothing_beats(study):
     assert starred == {f"motioncache {d} FxxF *" for d in ("0.2", "0.5", "1")} | {"reuse Fxxx *"}
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_the_csv_holds_the_numbers_of_scores_json_with_paired_differences(study):
     made, out, to = study
     run(out, "--to", to, "--baseline", "reuse FxxF")
@@ -58,6 +60,7 @@ def test_the_csv_holds_the_numbers_of_scores_json_with_paired_differences(study)
     assert rows["reuse FxxF"]["lpips_vs_baseline"] == ""
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_latex_has_a_row_a_run_and_escapes(tmp_path):
     write_study(tmp_path / "out")
     write_run(tmp_path / "out", "reuse", None, "FFxx", 0.6, [0.2] * 4, options={"of_all": "a%b"})
@@ -66,6 +69,7 @@ def test_latex_has_a_row_a_run_and_escapes(tmp_path):
     assert r"of\_all=a\%b" in text and text.count(r" \\") == 1 + 10 and r"\textbf{motioncache 0.2 FxxF}" in text
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_a_prompt_cannot_break_the_page(tmp_path):
     hostile = ["</script><script>alert(1)</script>", "<b>&\"'", "c", "d"]
     write_study(tmp_path / "out", prompts=hostile)
@@ -74,6 +78,7 @@ def test_a_prompt_cannot_break_the_page(tmp_path):
     assert page.scripts == 2 and page.data["groups"][0]["runs"][1]["clips"][0]["prompt"] in hostile
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_videos_fill_their_budget_the_front_first(tmp_path):
     write_study(tmp_path / "out", mp4=b"x" * 3000)
     run(tmp_path / "out", "--to", tmp_path / "r", "--video-mb", "0.05")  # 4000 bytes a video in the page
@@ -100,6 +105,7 @@ def test_different_protocols_are_kept_apart_and_said(tmp_path, capsys):
 
 
 @pytest.mark.parametrize("text", ["{", '{"lpips": NaN}', "[]", '{"signature": "x"}'])
+@pytest.mark.usefixtures("undrawn")
 def test_a_corrupt_scores_json_is_named_and_skipped(study, capsys, text):
     made, out, to = study
     (made["tea 1"] / "scores.json").write_text(text)
@@ -109,6 +115,7 @@ def test_a_corrupt_scores_json_is_named_and_skipped(study, capsys, text):
     assert len(Page(to / "index.html").rows) == 8
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_unfinished_and_failed_runs_are_told_and_no_fault(study, capsys):
     made, out, to = study
     (made["tea 1"] / "done.json").unlink()

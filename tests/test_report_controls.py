@@ -124,6 +124,7 @@ def test_the_oracle_is_a_bound_and_random_masks_no_choice(study):
     assert ranking.at[0.8][1].line == "reuse" and ranking.at[0.8][1].value.mean == pytest.approx(0.02)
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_terminal_csv_and_page_tell_the_differences(study, capsys):
     to = study.parent / "report"
     assert main([str(study), "--to", str(to)]) == 0
@@ -205,6 +206,7 @@ def test_without_confined_masks_neither_is_drawn(tmp_path):
     assert not list((tmp_path / "r").glob("atlas*")) and not list((tmp_path / "r").glob("propagation*"))
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_markdown_holds_every_run_and_every_interval(tmp_path):
     write_study(tmp_path / "out")
     assert main([str(tmp_path / "out"), "--to", str(tmp_path / "r")]) == 0

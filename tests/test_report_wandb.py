@@ -53,6 +53,7 @@ def nobody(tmp_path, monkeypatch):
         monkeypatch.delenv(name, raising=False)
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_without_a_login_it_ends_in_one_sentence_and_the_page_is_there(study, nobody, tmp_path, capsys):
     assert main([str(tmp_path / "out"), "--to", str(tmp_path / "r"), "--wandb"]) == 1
     err = capsys.readouterr().err
@@ -110,6 +111,7 @@ def test_the_real_client_saves_the_report(study, nobody, tmp_path):
     assert "motioncache-0.2-FxxF-" in view["spec"] and "Scatter Plot" in view["spec"]
 
 
+@pytest.mark.slow
 def test_a_server_that_does_not_take_it_ends_in_one_sentence(study, nobody, tmp_path):
     with Reports(study[0].values(), projects=False) as server:
         done = elsewhere(server, tmp_path / "out", "--to", tmp_path / "r", "--wandb", "tester/fastcache")
@@ -118,6 +120,7 @@ def test_a_server_that_does_not_take_it_ends_in_one_sentence(study, nobody, tmp_
     assert (tmp_path / "r" / "index.html").is_file()
 
 
+@pytest.mark.slow
 def test_runs_that_are_not_on_wandb_are_told(study, nobody, tmp_path):
     with Reports(list(study[0].values())[:-2]) as server:
         done = elsewhere(server, tmp_path / "out", "--to", tmp_path / "r", "--wandb", "tester/fastcache")
@@ -125,6 +128,7 @@ def test_runs_that_are_not_on_wandb_are_told(study, nobody, tmp_path):
     assert "2 of 9 runs are not on W&B: teacache-0.2-FxxF-" in done.stdout and "wandb sync" in done.stdout
 
 
+@pytest.mark.slow
 def test_a_study_of_which_nothing_is_on_wandb_ends_in_one_sentence(study, nobody, tmp_path):
     with Reports([]) as server:
         done = elsewhere(server, tmp_path / "out", "--to", tmp_path / "r", "--wandb", "tester/fastcache")
@@ -141,6 +145,7 @@ def test_a_server_that_is_down_ends_in_one_sentence(study, nobody, tmp_path):
     assert "no login at W&B (http://127.0.0.1:9: no answer); the local report is complete" in done.stderr
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_without_the_extra_it_ends_in_one_sentence(study, tmp_path, monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "wandb_workspaces", None)
     monkeypatch.setitem(sys.modules, "wandb_workspaces.reports.v2", None)

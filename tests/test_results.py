@@ -1,5 +1,6 @@
 """A run on disk: what names it, what counts as finished, what a reference is. No torch."""
 
+import functools
 import json
 import os
 import subprocess
@@ -17,8 +18,14 @@ from fastcache.settings import label, reference_of, resolve
 
 
 def settings(*words, device="cpu"):
-    (job,) = config.plan(["model=toy", "rescale=none", f"device={device}", *words]).jobs
-    return resolve(*job)
+    """Composed once a line; what is on disk is read anew each time."""
+    return resolve(*composed(f"device={device}", *words))
+
+
+@functools.cache
+def composed(*words):
+    (job,) = config.plan(["model=toy", "rescale=none", *words]).jobs
+    return job
 
 
 def signature(*words):
@@ -139,7 +146,7 @@ def test_euler_is_scored_against_the_stock_sampler_and_is_no_reference():
 
 
 def finished_run(tmp_path, *words, count=2):
-    s = settings(*BASE, f"outputs={tmp_path}", f"num_videos={count}", *words)
+    s = settings(*BASE, f"num_videos={count}", *words) | {"outputs": str(tmp_path)}
     folder = Folder.of(s)
     folder.start(s)
     for i in range(count):
@@ -150,7 +157,7 @@ def finished_run(tmp_path, *words, count=2):
 
 
 def test_a_video_is_kept_without_loss_and_counts_once_whole(tmp_path):
-    s = settings(*BASE, f"outputs={tmp_path}")
+    s = settings(*BASE) | {"outputs": str(tmp_path)}
     folder = Folder.of(s)
     folder.start(s)
     frames = np.random.default_rng(0).integers(0, 256, (6, 5, 7, 3), np.uint8)

@@ -18,6 +18,7 @@ from PIL import Image
 from fastcache import api, make
 from fastcache.methods.reuse import DirectReuse
 
+ONE = ("frames=3", "num_videos=1")
 SCORES = [
     "signature", "label", "model", "engine", "method", "dial", "schedule", "sampler", "renoise", "rescale", "seed",
     "num_videos", "reference", "psnr", "psnr_frame", "psnr_moving", "psnr_still", "ssim", "lpips",
@@ -90,7 +91,7 @@ def test_a_run_leaves_everything_behind(out, capsys):
 
 
 def test_the_same_command_again_builds_nothing(out, capsys, monkeypatch):
-    words = ("method=reuse", f"outputs={out}")
+    words = ("method=reuse", *ONE, f"outputs={out}")
     assert fastcache(*words) == 0
     table = capsys.readouterr().out.splitlines()[-4:]
     before = times(out)
@@ -100,6 +101,7 @@ def test_the_same_command_again_builds_nothing(out, capsys, monkeypatch):
     assert times(out) == before
 
 
+@pytest.mark.slow
 def test_a_killed_run_goes_on_with_the_next_missing_video(out, tmp_path, monkeypatch):
     words = ["method=none", "num_videos=4", "frames=21", f"outputs={out}"]
     quick = [word for word in QUICK if word.partition("=")[0] not in ("num_videos", "frames")]
@@ -144,16 +146,16 @@ def test_an_interrupted_run_says_how_to_go_on(out, capsys, monkeypatch):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(make, "render", stop)
-    assert fastcache("method=none", f"outputs={out}") == 130
+    assert fastcache("method=none", *ONE, f"outputs={out}") == 130
     assert "the same command goes on" in capsys.readouterr().err
     assert runs(out) == []
     assert not list(out.glob("*/failed.json"))
     monkeypatch.undo()
-    assert fastcache("method=none", f"outputs={out}") == 0
+    assert fastcache("method=none", *ONE, f"outputs={out}") == 0
 
 
 def test_force_makes_the_run_again_but_not_its_reference(out):
-    words = ("method=reuse", f"outputs={out}")
+    words = ("method=reuse", "frames=3", f"outputs={out}")
     assert fastcache(*words) == 0
     folder, reference = only(out, "reuse-*"), only(out, "none-*")
     before, other = times(folder), times(reference)
@@ -169,7 +171,7 @@ def test_force_makes_the_run_again_but_not_its_reference(out):
 
 
 def test_a_sweep_shares_one_reference_and_ends_in_one_table(out, capsys):
-    words = ("-m", "method=reuse", "schedule=FxxF,Fxxx,FFxx", f"outputs={out}")
+    words = ("-m", "method=reuse", "schedule=FxxF,Fxxx,FFxx", *ONE, f"outputs={out}")
     assert fastcache(*words) == 0
     lines = capsys.readouterr().out.splitlines()
     assert len(runs(out)) == 4
@@ -191,7 +193,7 @@ def test_a_sweep_shares_one_reference_and_ends_in_one_table(out, capsys):
 
 
 def test_a_job_that_fails_does_not_stop_the_sweep(out, capsys, monkeypatch):
-    words = ("-m", "method=reuse,none", f"outputs={out}")
+    words = ("-m", "method=reuse,none", *ONE, f"outputs={out}")
     step = DirectReuse.step
 
     def broken(self, step, run):
@@ -221,9 +223,9 @@ def test_a_job_that_fails_does_not_stop_the_sweep(out, capsys, monkeypatch):
 def test_a_single_run_that_failed_is_simply_tried_again(out, capsys, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(DirectReuse, "step", None)
-        assert fastcache("method=reuse", f"outputs={out}") == 1
+        assert fastcache("method=reuse", *ONE, f"outputs={out}") == 1
     assert "Traceback" not in capsys.readouterr().err
-    assert fastcache("method=reuse", f"outputs={out}") == 0
+    assert fastcache("method=reuse", *ONE, f"outputs={out}") == 0
 
 
 def test_a_job_leaves_no_tensor_behind(out):

@@ -42,6 +42,7 @@ def study(tmp_path_factory):
     return server, home / "out", done
 
 
+@pytest.mark.slow
 def test_every_job_is_a_run_of_its_kind_named_by_its_signature(study):
     server, out, _ = study
     folders = [path.parent for path in out.glob("*/config.yaml")]
@@ -60,6 +61,7 @@ def test_every_job_is_a_run_of_its_kind_named_by_its_signature(study):
     assert server.exits == {name: int(name == failed) for name in kinds}
 
 
+@pytest.mark.slow
 def test_scores_chunks_and_media_arrive(study):
     server, out, _ = study
     folder = only(out, "reuse-nodial-FxxF-*")
@@ -74,6 +76,7 @@ def test_scores_chunks_and_media_arrive(study):
     assert tables[0]["columns"][:4] == ["video", "prompt", "chunk", "trace"]
 
 
+@pytest.mark.slow
 def test_the_same_settings_are_the_same_run(study):
     server, out, _ = study
     name = only(out, "reuse-nodial-FxxF-*").name.rpartition("-")[2]
@@ -81,6 +84,7 @@ def test_the_same_settings_are_the_same_run(study):
     assert len(list(out.glob("reuse-nodial-FxxF-*/wandb/run-*"))) == 2
 
 
+@pytest.mark.slow
 def test_a_probe_tells_what_its_fit_is_worth(study):
     server, out, _ = study
     for path in (out / "fits").glob("*.yaml"):

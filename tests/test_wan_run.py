@@ -32,7 +32,11 @@ def shown(size, folder):
     return [word.replace("=", f"={folder}/") for word in SHOWN[size]]
 
 
-@pytest.mark.parametrize("size", LAYOUT_SIZES)
+# Text alone is run by default too, below.
+SIZES = [pytest.param(size, marks=pytest.mark.slow if size == "t2v_1_3b" else ()) for size in LAYOUT_SIZES]
+
+
+@pytest.mark.parametrize("size", SIZES)
 def test_a_checkpoint_of_each_layout_is_run_and_scored(size, folder, out, monkeypatch):
     told = [*words(size, folder), *shown(size, folder), f"outputs={out}", "num_videos=1"]
     assert fastcache(*told, "method=motioncache", "thresh=0.3") == 0
