@@ -1,10 +1,9 @@
 """From the command line to composed configurations, and plain words where it is wrong. Imports no torch."""
 
-import json
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from hydra import compose, initialize_config_dir
 from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
@@ -18,6 +17,7 @@ from omegaconf.errors import OmegaConfBaseException
 from fastcache import launchers
 from fastcache.catalog import CONF, DIALS, GROUPS, KEYS, closest, load, methods, options, shown, unknown
 from fastcache.errors import UserError
+from fastcache.grids import Grid, part_of
 from fastcache.shown import KINDS
 
 FILE_GROUPS = ("prompts", "rescale")  # groups whose value may be the path of a file
@@ -33,11 +33,13 @@ class Job(NamedTuple):
 
 class Plan(NamedTuple):
     """What a command line asks for. ``launches`` are command lines for Hydra, one after the other: one, or one for each
-    grid of an experiment. ``jobs`` is None where it only asks Hydra for information (``--cfg job`` and the like)."""
+    grid of an experiment. ``jobs`` is None where it only asks Hydra for information (``--cfg job`` and the like).
+    ``part``: how much of a study was selected, in words."""
 
     launches: list[list[str]]
     jobs: list[Job] | None
     sweep: bool
+    part: str = ""
 
 
 def plan(argv: Sequence[str]) -> Plan:
@@ -51,27 +53,26 @@ def plan(argv: Sequence[str]) -> Plan:
         return Plan([list(argv)], None, False)
     dirs = [Path(args.config_dir).absolute(), CONF] if args.config_dir else [CONF]
     overrides = [new for word in args.overrides for new in _rewrite(word, dirs)]
-    words = [word for word in argv if word not in args.overrides] + overrides  # Hydra wants its flags first
+    words = [word for word in argv if word not in args.overrides] + overrides
     parsed = _parse(overrides)
     for override in parsed:
         _check_key(override)
         _check_choice(override, dirs)
     search = [f"hydra.searchpath=[file://{dirs[0]}]"] if args.config_dir else []
     with initialize_config_dir(version_base="1.3", config_dir=str(CONF)):
-        grids = _grids_of(parsed, search)
+        grids, part = _grids_of(parsed, search)
         multirun, params = (True, []) if grids else _sweep_of([*search, *_single(parsed)])
         sweep = args.multirun or multirun
-        if any(line.startswith("method=") for line in (grids or [[]])[0]):  # of which a grid has some
-            overrides, words = ([w for w in given if not w.startswith("method=")] for given in (overrides, words))
         if not sweep and (several := [o for o in parsed if o.is_sweep_override()]):
             key = several[0].key_or_group
             hint = f"; for a list write {key}=[...]" if key == "metric" else ""
             raise UserError(f"{several[0].input_line} names several values: add -m to run each of them{hint}")
-        spans = [[*grid, *overrides] for grid in grids or [[]]]
+        spans = [[*grid.lines, *grid.words] for grid in grids or [Grid([], overrides)]]
         lines = [line for span in spans for line in (_expand([*params, *span]) if sweep else [span])]
         jobs = [compose_job([*search, *line]) for line in lines]
     multi = ["-m"] if grids and not args.multirun else []
-    return Plan([[*multi, *words, *grid] for grid in grids or [[]]], jobs, sweep)
+    flags = [word for word in words if word not in overrides]  # Hydra wants its flags first
+    return Plan([[*multi, *flags, *span] for span in spans] if grids else [words], jobs, sweep, part)
 
 
 def compose_job(overrides: Sequence[str]) -> Job:
@@ -178,41 +179,11 @@ def _sweep_of(overrides: Sequence[str]) -> tuple[bool, list[str]]:
         raise _explained(error, overrides) from None
 
 
-def _grids_of(parsed: Sequence[Override], search: Sequence[str]) -> list[list[str]]:
-    """The sweeps of an experiment's ``grids``, as overrides: a list of {key: values}, each run as a sweep of its own.
-
-    Keys of the command line narrow them: a grid without the key is left out, and one that has it takes the values of
-    the command line in the place of its own; of methods it takes those that it has. Raises UserError where nothing
-    remains.
-    """
-    chosen = [o for o in parsed if o.key_or_group == "experiment" and not o.is_delete() and o.value() is not None]
-    if not chosen:
-        return []
+def _grids_of(parsed: Sequence[Override], search: Sequence[str]) -> tuple[list[Grid], str]:
     try:
-        cfg = compose("config", overrides=[*search, str(chosen[-1].input_line)])
+        return part_of(parsed, search)
     except (HydraException, OmegaConfBaseException) as error:
-        raise _explained(error, [str(chosen[-1].input_line)]) from None
-    grids = OmegaConf.to_container(cfg.get("grids") or OmegaConf.create([]))
-    assert isinstance(grids, list)
-    swept = {str(key) for grid in grids for key in grid}
-    given = {o.key_or_group for o in parsed if o.key_or_group in swept}
-    kept = [dict(grid) for grid in grids if given <= set(map(str, grid))]
-    if asked := [o for o in parsed if o.key_or_group == "method" and "method" in given]:
-        named = {str(v) for o in asked for v in (o.sweep_iterator() if o.is_sweep_override() else [o.value()])}
-        for grid in kept:
-            grid["method"] = [name for name in _listed(grid["method"]).split(",") if name in named]
-        kept = [grid for grid in kept if grid["method"]]
-    if grids and not kept:
-        words = " ".join(str(o.input_line) for o in parsed if o.key_or_group in given)
-        raise UserError(f"{chosen[-1].input_line} has no part with {words}; run that without experiment=")
-    given -= {"method"}
-    return [[f"{key}={_listed(values)}" for key, values in grid.items() if key not in given] for grid in kept]
-
-
-def _listed(values: Any) -> str:
-    """Values of a grid in Hydra's grammar: [FRFF, FFRF] -> FRFF,FFRF."""
-    several = values if isinstance(values, list) else [values]
-    return ",".join(json.dumps(v) if isinstance(v, list | dict | bool) or v is None else str(v) for v in several)
+        raise _explained(error, [str(o.input_line) for o in parsed if o.key_or_group == "experiment"]) from None
 
 
 def _expand(lines: Sequence[str]) -> list[list[str]]:

@@ -19,6 +19,8 @@ TIMING = (
 )
 UNSTEADY = 1.5
 """How much slower than its like a video may be before a speed-up is in doubt."""
+LEEWAY = 1.05
+"""How far above its bound a speed-up may be on a steady machine."""
 PEAK = "peak_bytes: CUDA memory of the process on a GPU, its resident memory on a CPU"
 
 
@@ -104,6 +106,15 @@ def unsteady(infos: Sequence[Mapping[str, Any]]) -> str | None:
     return f"DiT times of equal work differ {worst:.1f}x" if worst > UNSTEADY else None
 
 
+def too_fast(row: Mapping[str, Any]) -> str | None:
+    """Why the speed-up of a run cannot be true, or None: beyond LEEWAY it is more than its saved forwards would give if
+    they cost nothing at all. On an engine of its own, that against the same engine's FFFF run is looked at."""
+    speedup, most = (row.get("engine_reference") or row).get("speedup"), 1 / row["forward_fraction"]
+    if speedup is None or speedup <= LEEWAY * most:
+        return None
+    return f"{speedup:.2f}x, where its forwards allow {most:.2f}x at most"
+
+
 def timing_doubts(rows: Iterable[Mapping[str, Any]]) -> str | None:
     """A sentence on the speed-ups in a table that the machine's other work may have spoilt, or None."""
     doubts: dict[str, str] = {}
@@ -111,6 +122,8 @@ def timing_doubts(rows: Iterable[Mapping[str, Any]]) -> str | None:
         told = row["protocol"].get("timing_doubt") or {}
         whose = {"reference": "the reference"} | ({} if row["signature"] == row["reference"] else {"run": row["label"]})
         doubts |= {who: told[key] for key, who in whose.items() if told.get(key)}
+        if row["label"] not in doubts and (fast := too_fast(row)):
+            doubts[row["label"]] = fast
     if not doubts:
         return None
     named = [f"{who}: {what}" for who, what in list(doubts.items())[:3]]
@@ -126,8 +139,13 @@ def trace(folder: Folder) -> dict[str, Any]:
 
 
 def top_speed(s: Settings) -> float:
-    """Highest DiT speed-up of the schedule; where the store pass is left out, of the denoising steps alone."""
-    return speeds(s)[-1]
+    """Highest DiT speed-up of the schedule; where the store pass is left out, of the denoising steps alone. Chunks that
+    the method leaves alone (``method.chunks``) are computed in full."""
+    top, chunks = speeds(s), s["frames"] // s["sampler"]["frames_per_chunk"]
+    if (ends := s["method"].get("chunks")) is None:
+        return top[-1]
+    inside = max(0, min(ends[1] + 1, chunks) - ends[0])
+    return chunks / (inside / top[-1] + (chunks - inside) / top[0])
 
 
 def speeds(s: Settings) -> list[float]:

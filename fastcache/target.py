@@ -11,6 +11,7 @@ from typing import Any
 from fastcache.catalog import DIALS
 from fastcache.errors import UserError
 from fastcache.report.load import CONTROLS, Run, load
+from fastcache.scores import too_fast
 
 TARGETS = ("target_speedup", "max_lpips")
 PICKED = ("method", "schedule", *DIALS)
@@ -34,10 +35,13 @@ def expand(argv: Sequence[str]) -> tuple[list[str], str | None]:
     limit = _limit(name, text)
     settings = _composed(rest)
     root = Path(settings["outputs"]).expanduser()
-    runs = [run for run in _study(root, name) if not run.computes_all and run.role not in CONTROLS and _timed(run)]
+    found = [run for run in _study(root, name) if not run.computes_all and run.role not in CONTROLS]
+    runs = [run for run in found if _timed(run)]
     usable = [run for run in runs if not _differing(run, settings)]
     if not usable:
         why = f": they differ in {', '.join(_differing(runs[0], settings))}" if runs else ""
+        if len(found) > len(runs):
+            why += f" ({len(found) - len(runs)} runs are left out, timed beside other work)"
         raise UserError(f"{asked[0]}: no finished run in {root} was made with these settings{why}. {_hint(settings)}")
     run = _pick(usable, name, limit, root, settings)
     words = _words(run, settings, rest)
@@ -140,8 +144,8 @@ def _rescale(run: Run) -> list[str]:
 
 
 def _timed(run: Run) -> bool:
-    """Whether the speed-up can be true: a run faster than its schedule allows was timed against a busy machine."""
-    return run["speedup"] is not None and run["speedup"] <= 1.05 * run["ceiling"]
+    """Whether the speed-up can be true: a run faster than its forwards allow was timed against a busy machine."""
+    return run["speedup"] is not None and too_fast(run.scores) is None
 
 
 def _hint(s: Mapping[str, Any]) -> str:

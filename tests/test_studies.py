@@ -1,5 +1,7 @@
 """Studies: an experiment is several grids, narrowed by the command line, run as one sweep."""
 
+import re
+
 import pytest
 from command import fastcache
 
@@ -48,17 +50,43 @@ def test_an_experiment_is_the_sum_of_its_grids(mine):
 @pytest.mark.parametrize(("words", "expected"), [
     (["method=oracle"], ["oracle 1 Fxxx", "oracle 2 Fxxx"]),
     (["method=oracle,none"], ["oracle 1 Fxxx", "oracle 2 Fxxx", "none FFFF"]),
-    (["skip=3"], ["random 3 Fxxx", "oracle 3 Fxxx"]),
-    (["method=random", "skip=0.5,1"], ["random 0.5 Fxxx", "random 1 Fxxx"]),
-    (["schedule=FRRR", "method.chunks=null"], ["reuse FRRR"]),
+    (["skip=2.0"], ["random 2 Fxxx", "oracle 2 Fxxx"]),
+    (["method=random,none", "skip=1"], ["random 1 Fxxx"]),
+    (["schedule=FFRF", "method.chunks=[0,0]"], ["reuse FFRF"]),
+    (["schedule=Fxxx", "skip=1"], ["random 1 Fxxx", "oracle 1 Fxxx"]),  # their schedule by default
+    (["method.chunks=null", "schedule=FRFF,FFFF"], ["reuse FRFF"]),
 ])  # fmt: skip
-def test_the_command_line_narrows_it(mine, words, expected):
-    assert [short(s) for s in jobs([*mine, *words])] == expected
+def test_the_command_line_selects_among_its_runs(mine, words, expected):
+    plan = config.plan([*mine, *words, *SMALL])
+    assert [short(resolve(*job)) for job in plan.jobs] == expected
+    assert plan.part.startswith(f"{len(expected)} of the 9 runs of experiment=mine, by ")
 
 
-@pytest.mark.parametrize("words", [["method=teacache"], ["skip=1", "schedule=FRFF"]])
-def test_what_no_grid_covers_is_refused(mine, words):
-    with pytest.raises(UserError, match="experiment=mine has no part with"):
+def test_a_key_that_no_grid_sweeps_is_set_in_all_and_a_grids_own_seed_stays(mine):
+    plan = config.plan([*mine, *SMALL, "seed=3"])
+    assert [resolve(*job)["seed"] for job in plan.jobs] == [3] * 8 + [1]
+    assert len(config.plan([*mine, *SMALL, "seed=3,4"]).jobs) == 17
+    assert plan.part == ""
+
+
+@pytest.mark.parametrize(("words", "count"), [
+    (["sampler=few_step", "method=oracle,random"], 12),
+    (["sampler.renoise=fresh", "method=teacache"], 10),
+    (["sampler=few_step", "sampler.renoise=fresh", "schedule=FxxF"], 15),
+    pytest.param(["seed=3"], 124, marks=pytest.mark.slow),
+])  # fmt: skip
+def test_defaults_count_as_values_of_a_study(words, count):
+    assert len(config.plan(["experiment=pareto", *words]).jobs) == count
+
+
+@pytest.mark.parametrize(("words", "told"), [
+    (["method=teacache"], "experiment=mine has no run with method=teacache; its runs have reuse, random, oracle, none"),
+    (["skip=1,3"], "has no run with skip=3; its runs have 1, 2."),
+    (["skip=1", "schedule=FRFF"], "has no run with skip=1 schedule=FRFF together"),
+    (["metod=reuse"], "no run reads metod"),
+])  # fmt: skip
+def test_what_no_run_of_a_study_has_is_refused(mine, words, told):
+    with pytest.raises(UserError, match=re.escape(told)):
         config.plan([*mine, *words])
 
 

@@ -1,6 +1,7 @@
 """target_speedup= and max_lpips=: what they pick, and what they refuse."""
 
 import json
+import shutil
 
 import pytest
 from command import QUICK, only
@@ -17,14 +18,18 @@ def out(tmp_path_factory):
     base = [*quick, "frames=3", "num_videos=1", f"outputs={folder}", "-m"]
     assert main([*base, "method=motioncache", "thresh=0.3,2", "method.weight_norm=max"]) == 0
     assert main([*base, "method=reuse", "schedule=Fxxx"]) == 0
-    for pattern, speedup, lpips in (
-        ("motioncache-0.3-*", 1.2, 0.01),
-        ("motioncache-2-*", 1.5, 0.05),
-        ("reuse-*", 2.3, 0.3),
+    for pattern, forward, speedup, lpips in (
+        ("motioncache-0.3-*", 0.8, 1.2, 0.01),
+        ("motioncache-2-*", 0.6, 1.5, 0.05),
+        ("reuse-*", 0.4, 2.3, 0.3),
     ):
-        path = only(folder, pattern) / "scores.json"
-        path.write_text(json.dumps(json.loads(path.read_text()) | {"speedup": speedup, "lpips": lpips}))
+        rewrite(only(folder, pattern), forward_fraction=forward, speedup=speedup, lpips=lpips)
     return folder
+
+
+def rewrite(run, **numbers):
+    path = run / "scores.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | numbers))
 
 
 def words(out, *more):
@@ -42,6 +47,17 @@ def test_the_target_picks_the_best_of_what_reaches_it(out):
         assert picked <= set(argv) and target not in argv
         assert said.startswith(f"{target}: ") and "of 3 finished runs" in said
     assert 'method.weight_norm="max"' in argv
+
+
+def test_a_run_faster_than_its_forwards_allow_is_not_picked(out, tmp_path, capsys):
+    copy = shutil.copytree(out, tmp_path / "out")
+    rewrite(only(copy, "motioncache-2-*"), forward_fraction=0.95)
+    argv, said = expand(words(copy, "target_speedup=1.4"))
+    assert "method=reuse" in argv and "of 2 finished runs" in said
+    for run in copy.glob("*-F*"):
+        rewrite(run, forward_fraction=0.99, speedup=1.6)
+    assert main(words(copy, "target_speedup=1.4")) == 1
+    assert "3 runs are left out, timed beside other work" in capsys.readouterr().err
 
 
 def test_a_target_runs_what_it_picked(out, capsys):

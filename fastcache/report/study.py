@@ -10,6 +10,7 @@ from fastcache.report.controls import Against, against
 from fastcache.report.groups import Group, group
 from fastcache.report.load import Found, Run
 from fastcache.report.stats import Estimate, Floor, Ranking, find_baseline, noise_floor, paired, rank
+from fastcache.scores import too_fast
 
 PAIRED = ("lpips", "psnr")
 
@@ -124,11 +125,10 @@ class Study:
 
 
 def _timing(run: Run) -> str | None:
-    """Why a run's speed-up cannot be trusted, or None: times of equal work differ, or it is faster than it can be."""
+    """Why a run's speed-up cannot be trusted, or None: times of equal work differ, or it is faster than can be."""
     doubt = run["protocol"].get("timing_doubt") or {}
     if doubt.get("run"):
         return str(doubt["run"])
     if doubt.get("reference"):
         return f"of its reference, {doubt['reference']}"
-    fast = run["speedup"] is not None and run["speedup"] > 1.05 * run["ceiling"]
-    return f"{run['speedup']:.2f}x, where {run['ceiling']:.2f}x is the most that its schedule allows" if fast else None
+    return too_fast(run.scores)
