@@ -11,7 +11,7 @@ LIGHT = {"torch", "hydra", "wandb"}
 # What each room may import of fastcache, and which outside packages it must not import.
 ROOMS = {
     "errors": (set(), {"torch", "hydra", "wandb"}),
-    "files": (set(), {"torch", "hydra", "wandb"}),
+    "files": ({"errors"}, {"torch", "hydra", "wandb"}),
     "encoders": (COMMON | {"checkpoints"}, LIGHT),
     "cachedir": (COMMON, {"torch", "hydra", "wandb"}),
     "step": (COMMON, {"hydra", "wandb"}),
@@ -50,15 +50,16 @@ ROOMS = {
     "memory": (COMMON | {"cost"}, {"hydra", "wandb"}),
     "settings": (COMMON | {"catalog", "checkpoints", "fits", "encoders", "guidance", "schedule", "shown"}, LIGHT),
     "launchers": (COMMON | {"catalog"}, {"torch", "wandb"}),
-    "config": (COMMON | {"catalog", "launchers", "shown"}, {"torch", "wandb"}),
+    "grids": (COMMON, {"torch", "wandb"}),
+    "config": (COMMON | {"catalog", "grids", "launchers", "shown"}, {"torch", "wandb"}),
     "results": (COMMON | {"encoders", "settings"}, LIGHT),
     "scores": (COMMON | {"catalog", "metrics", "results", "schedule", "settings"}, LIGHT),
     "terminal": (COMMON | {"catalog", "settings"}, LIGHT),
     "report": (
-        COMMON | {"catalog", "config", "report", "results", "settings", "terminal", "fits", "media", "track"},
+        COMMON | {"catalog", "config", "report", "results", "scores", "settings", "terminal", "fits", "media", "track"},
         {"torch", "torchvision", "lpips", "hydra", "wandb"},
     ),
-    "target": (COMMON | {"catalog", "config", "report", "settings"}, LIGHT),
+    "target": (COMMON | {"catalog", "config", "report", "scores", "settings"}, LIGHT),
     "commit": (set(), {"torch", "hydra", "wandb"}),
     "chunk_rows": (set(), {"torch", "hydra", "wandb"}),
     "track": (COMMON | {"chunk_rows", "commit", "terminal", "wandb_client"}, {"torch", "hydra"}),

@@ -53,7 +53,7 @@ def test_channels_of_their_own_size_keep_small_keys():
     assert errors["channel"] < errors["token"] / 10
 
 
-@pytest.mark.parametrize(("bits", "share"), [(8, 0.55), (4, 0.31)])
+@pytest.mark.parametrize(("bits", "share"), [(8, 0.55), pytest.param(4, 0.31, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("dtype", [pytest.param(torch.float32, marks=pytest.mark.slow), torch.bfloat16])
 @torch.no_grad()
 def test_bytes_and_their_peak_against_bfloat16(bits, share, dtype):

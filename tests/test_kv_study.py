@@ -39,6 +39,7 @@ def test_bytes_of_every_engine_are_those_of_the_formula():
     assert rows["offload"].bytes == 0
 
 
+@pytest.mark.slow
 def test_the_study_on_the_toy_model(out, capsys):
     words = ["--model", "toy", "--frames", "18", "--long", "0", "--outputs", str(out), "--tracking", "disabled"]
     assert kv_study.main(words) == 0

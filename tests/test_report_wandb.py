@@ -101,6 +101,7 @@ def elsewhere(server, *words):
     )
 
 
+@pytest.mark.slow
 def test_the_real_client_saves_the_report(study, nobody, tmp_path):
     with Reports(study[0].values()) as server:
         done = elsewhere(server, tmp_path / "out", "--to", tmp_path / "r", "--wandb", "tester/fastcache")

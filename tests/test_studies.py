@@ -147,6 +147,7 @@ def test_controls_that_cannot_be_are_refused(words, says):
         jobs(words)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("undrawn")
 def test_a_report_finds_the_runs_of_a_study(mine, tmp_path, capsys):
     from fastcache.report.__main__ import main

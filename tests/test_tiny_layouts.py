@@ -17,7 +17,7 @@ from fastcache.world.scene import FRAMES
 PROMPT = "a red circle moves right, a blue square stays, on green stripes"
 
 
-@pytest.fixture(scope="module", params=["tiny_i2v", "tiny_vace"])
+@pytest.fixture(scope="module", params=["tiny_i2v", pytest.param("tiny_vace", marks=pytest.mark.slow)])
 def model(request):
     return api.load_model(request.param)
 

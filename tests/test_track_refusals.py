@@ -12,6 +12,7 @@ from wandb_endpoint import Endpoint, alone
 
 from fastcache.wandb_client import refusal
 
+pytestmark = pytest.mark.slow
 HERE = Path(__file__).resolve().parent
 # By run: the request that is refused, with what statuses, and what is said of it.
 REFUSALS = {

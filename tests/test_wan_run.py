@@ -33,7 +33,7 @@ def shown(size, folder):
 
 
 # Text alone is run by default too, below.
-SIZES = [pytest.param(size, marks=pytest.mark.slow if size == "t2v_1_3b" else ()) for size in LAYOUT_SIZES]
+SIZES = [pytest.param(size, marks=pytest.mark.slow if size != "i2v_14b" else ()) for size in LAYOUT_SIZES]
 
 
 @pytest.mark.parametrize("size", SIZES)
