@@ -16,6 +16,7 @@ from fastcache.results import Folder
 from fastcache.schedule import parse_schedule
 from fastcache.settings import Settings, guided, own_reference, reference_of, resolve, wanted_fit
 
+MANY = 4  # runs, of which dry=true says more than a line each
 ITEM = {"float32": 4, "bfloat16": 2, "float16": 2}
 
 
@@ -66,6 +67,8 @@ def check(todo: Sequence[Settings], local: bool, here: bool = True) -> None:
             continue
         sampler = build(s["sampler"])
         build(s["engine"]).check_frames(sampler.frames_per_chunk, s["frames"])
+        if here and s["engine"].get("folder") is not None:
+            results.check_writable(s["engine"]["folder"], name="engine.folder=")
         build(s["method"])
         parse_schedule(s["schedule"], sampler.num_steps)
         check_shown(s)
@@ -116,6 +119,22 @@ def external_reference(s: Settings) -> Folder | None:
             "Use reference=auto, or the reference's settings"
         )
     return folder
+
+
+def dry_all(todo: Sequence[Settings], part: str = "") -> None:
+    """Say what a command would do; build nothing, write nothing. Of many runs, a line each and how many are left."""
+    if len(todo) <= MANY:
+        for s in todo:
+            dry(s)
+        return
+    folders = {Folder.of(s).path: s for s in todo}
+    done = 0
+    for s in folders.values():
+        results.check_writable(s["outputs"], try_it=False)
+        folder = Folder.of(s)
+        done += folder.finished
+        terminal.say(f"{terminal.header(s, folder.signature)}  {_state(folder)}")
+    terminal.say(f"{part + ': ' if part else ''}{len(folders)} runs, {done} finished, {len(folders) - done} to make")
 
 
 def dry(s: Settings) -> None:

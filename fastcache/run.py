@@ -45,9 +45,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         here = launchers.is_here(launcher) or not command.sweep
         todo = [preflight.prepare(*job, here) for job in command.jobs]
         if any(s["dry"] for s in todo):
-            for s in todo:
-                preflight.dry(s)
+            preflight.dry_all(todo, command.part)
             return 0
+        if command.part:
+            terminal.say(command.part)
         preflight.check(todo, local=launcher == launchers.BASIC or not command.sweep, here=here)
         for line in preflight.reachable(todo):
             terminal.say(line)

@@ -25,6 +25,8 @@ encoders (sha256 of text encoder, VAE, ... where the model has them), image and 
 
 DTYPES = ("float32", "bfloat16", "float16")
 TRACKING = ("offline", "online", "disabled")
+COMPUTING = ("none", "euler")
+"""Methods that compute every step that the sampler takes."""
 POSITIONS = 1024  # latent frames that absolute rotary positions reach
 
 
@@ -38,6 +40,8 @@ def resolve(cfg: DictConfig, choices: Mapping[str, str]) -> Settings:
     s: Settings = {str(key): value for key, value in plain.items() if key != "grids"}
     s["choices"] = {group: choices[group] for group in catalog.GROUPS if choices.get(group) not in (None, "None")}
     s["schedule"] = str(s["schedule"])
+    if s["choices"]["method"] in COMPUTING and set(s["schedule"]) <= set("FxR-"):
+        s["schedule"] = re.sub("[xR]", "F", s["schedule"])  # what it does with them, and so its name and its signature
     s.setdefault("metric", {})  # metric=[]
     for key, least in (("frames", 1), ("seed", 0), ("num_videos", 1)):
         _whole(s, key, least)
@@ -148,12 +152,17 @@ def _check_sampling(s: Settings) -> None:
         raise UserError(f"method=euler is the Euler sampler without caching, but sampler={name}; leave sampler= out")
     if isinstance(sampler.get("steps"), list):
         forced = parse_schedule(s["schedule"], len(sampler["steps"]))
-        if None in forced and s["choices"]["method"] not in ("none", "euler"):
+        if None in forced and s["choices"]["method"] not in COMPUTING:
             raise UserError(
                 f"schedule={s['schedule']} leaves a step out of the sampler, which method={s['choices']['method']} "
                 "cannot reuse; write R to reuse it, or method=none"
             )
     size = sampler.get("frames_per_chunk")
+    ends = s["method"].get("chunks")
+    pair = isinstance(ends, list) and len(ends) == 2 and all(isinstance(end, int) for end in ends)
+    if pair and isinstance(size, int) and ends[0] * size >= s["frames"]:
+        last = s["frames"] // size - 1
+        raise UserError(f"method.chunks={ends}: frames={s['frames']} are chunks 0 to {last}, none of them is meant")
     if isinstance(size, int) and size > 0 and s["frames"] % size:
         below = s["frames"] // size * size
         near = f"frames={below} or frames={below + size}" if below else f"frames={size}"

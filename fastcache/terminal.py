@@ -20,7 +20,7 @@ from fastcache.settings import Settings, guided, number
 
 EXAMPLES = """\
 python -m fastcache.run method=motioncache thresh=0.3
-python -m fastcache.run -m method=teacache,motioncache thresh=0.05,0.1,0.2,0.4
+python -m fastcache.run -m method=teacache,motioncache thresh=0.2,0.3,0.4,0.6
 python -m fastcache.run method=reuse schedule=Fxxx prompt="a red circle moves left, a blue square stays"
 """
 LOG = logging.getLogger("fastcache")
@@ -67,8 +67,10 @@ def help_text() -> str:
             "",
             "Other choices:",
             *choices,
+            "  target_speedup=1.4 or max_lpips=0.05: method, dial and schedule that a finished study says are best",
             f"  prompts=FILE (one prompt a line), rescale=FILE, metric=[psnr,lpips]; values of: {plain}",
             "",
+            "Options of the chosen method, engine, ...: method.KEY=, engine.KEY=, ...; conf/GROUP/NAME.yaml has them.",
             "dry=true says what a command would do; --cfg job prints its configuration; conf/ holds every default.",
         ]
     )

@@ -144,7 +144,11 @@ class Trainer:
 
 
 def main(argv: list[str] | None = None) -> None:
-    given = OmegaConf.from_dotlist(list(sys.argv[1:] if argv is None else argv))
+    words = list(sys.argv[1:] if argv is None else argv)
+    if {"-h", "--help"} & set(words):
+        print(__doc__, "\nKeys and their defaults:\n", *(f"  {f.name}={f.default}\n" for f in fields(Recipe)), sep="")
+        return
+    given = OmegaConf.from_dotlist(words)
     try:
         recipe = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(Recipe), given))
     except OmegaConfBaseException as error:

@@ -37,6 +37,8 @@ REFUSED = {
     "threshold without a value": ("method=teacache thresh=", "expected a number"),
     "no videos": ("num_videos=0", "num_videos=0: expected a whole number, 1 or more"),
     "more videos than prompts": ("num_videos=5", "prompts=smoke holds 4"),
+    "chunks behind the end": ("method=reuse frames=9 method.chunks=[3,4]", "frames=9 are chunks 0 to 2"),
+    "a folder that is none": ("engine=offload engine.folder=/proc/nope", "engine.folder=/proc/nope cannot be written"),
     "half a chunk": ("frames=7", "frames=6 or frames=9"),
     "no frames": ("frames=0", "frames=0"),
     "a seed in words": ("seed=lucky", "seed=lucky"),

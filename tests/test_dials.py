@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from command import fastcache
+from command import fastcache, only, read, runs
 
 from fastcache import config, preflight, scores
 from fastcache.settings import resolve
@@ -91,3 +91,31 @@ def test_runs_of_a_papers_preset_are_called_after_it(tmp_path, capsys):
     made = json.loads((folder / "scores.json").read_text())
     assert (made["label"], made["method"], made["dial"]) == ("motioncache_paper 0.7 FxxF", "motioncache_paper", 0.7)
     assert "motioncache_paper 0.7 FxxF" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("words", "ceiling"), [
+    (["schedule=FRRF"], 5 / 3),
+    (["schedule=FRRF", "method.chunks=[1,1]"], 15 / 13),
+    (["schedule=FRRF", "method.chunks=[1,9]"], 15 / 11),
+    (["schedule=FRFF", "method.chunks=[0,2]"], 5 / 4),
+])  # fmt: skip
+def test_the_ceiling_is_what_a_fixed_mask_reaches(words, ceiling, out):
+    assert fastcache(*words, "method=reuse", "frames=9", "num_videos=1", f"outputs={out}") == 0
+    scores = read(only(out, "reuse-*") / "scores.json")
+    assert scores["ceiling"] == pytest.approx(ceiling) == 1 / scores["forward_fraction"]
+
+
+def test_a_method_that_computes_everything_is_its_own_reference_under_any_mask(out, capsys):
+    assert fastcache("-m", "method=none", "schedule=FFFF,FRRF,FxxF", f"outputs={out}") == 0
+    assert [name.rpartition("-")[0] for name in runs(out)] == ["none-nodial-FFFF"]
+    assert "1 done, 0 left, 0 failed" in capsys.readouterr().out
+
+
+def test_dry_counts_the_runs_of_a_large_sweep(out, capsys):
+    words = ("method=reuse", "frames=3", "num_videos=1", f"outputs={out}")
+    assert fastcache("-m", *words, "schedule=FRFF") == 0
+    capsys.readouterr()
+    assert fastcache("-m", *words, "schedule=FRFF,FFRF,FFFR,FRRF,FRRR", "dry=true") == 0
+    told = capsys.readouterr().out.splitlines()
+    assert len(told) == 6 and told[-1] == "5 runs, 1 finished, 4 to make"
+    assert told[0].endswith("exists, finished") and told[1].endswith("does not exist yet")

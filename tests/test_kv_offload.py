@@ -73,3 +73,10 @@ def test_other_dtypes_and_batches():
     k = rand(3, batch=2, dtype=torch.bfloat16)
     engine.append_self_kv(blocks[0].self_attn, k, k, **at(0))
     assert torch.equal(engine.get_self_prefix(blocks[0].self_attn, cache_tag="pos")[0], k)
+
+
+def test_a_folder_is_made_where_there_is_none(tmp_path):
+    engine = kv.OffloadKVCacheEngine(folder=str(tmp_path / "not" / "yet"))
+    assert not (tmp_path / "not").exists()
+    engine._store.keep(torch.zeros(8))
+    assert (tmp_path / "not" / "yet").is_dir()

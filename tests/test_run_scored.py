@@ -9,7 +9,7 @@ from rich.console import Console
 
 from fastcache import make, terminal
 from fastcache.results import write_json
-from fastcache.scores import unsteady
+from fastcache.scores import too_fast, unsteady
 
 
 @pytest.mark.parametrize("method", ["teacache", "motioncache"])
@@ -174,3 +174,17 @@ def test_videos_of_unequal_work_may_take_unequal_time():
     one = {"forward_fraction": 0.6, "dit_s": 1.0}
     assert unsteady([one, {"forward_fraction": 1.0, "dit_s": 1.7}]) is None
     assert unsteady([one, {"forward_fraction": 0.6, "dit_s": 1.6}]) == "DiT times of equal work differ 1.6x"
+
+
+@pytest.mark.parametrize(("row", "told"), [
+    ({"speedup": 1.72, "forward_fraction": 1.0}, "1.72x, where its forwards allow 1.00x at most"),
+    ({"speedup": 1.04, "forward_fraction": 1.0}, None),
+    ({"speedup": 1.8, "forward_fraction": 0.6}, "1.80x, where its forwards allow 1.67x at most"),
+    ({"speedup": 1.7, "forward_fraction": 0.6}, None),
+    ({"speedup": 1.4, "forward_fraction": 1.0, "engine_reference": {"speedup": 1.0}}, None),  # the engine is fast
+    ({"speedup": 0.9, "forward_fraction": 0.8, "engine_reference": {"speedup": 1.5}}, "1.50x, where"),
+    ({"speedup": None, "forward_fraction": 0.6}, None),
+])  # fmt: skip
+def test_a_speed_up_is_bounded_by_the_forwards_that_were_saved(row, told):
+    found = too_fast({"label": "x", **row})
+    assert found is None if told is None else found.startswith(told)

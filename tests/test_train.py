@@ -1,6 +1,6 @@
 """Training: teacher forcing is the cached rollout in one forward, a stop loses nothing, and the loss falls."""
 
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import numpy as np
 import pytest
@@ -12,7 +12,7 @@ from fastcache.kv_cache import CausalContext, VanillaKVCacheEngine
 from fastcache.models.tiny import LAYOUTS, build, load, tiny_config
 from fastcache.models.tiny_latents import decode, encode
 from fastcache.models.weights import save_weights
-from fastcache.train import Trainer
+from fastcache.train import Trainer, main
 from fastcache.training.data import make_batch
 from fastcache.training.forcing import forward
 from fastcache.training.init import init_tiny
@@ -146,3 +146,9 @@ def test_weights_that_do_not_fit_are_refused(tmp_path) -> None:
         load(odd)
     with pytest.raises(UserError, match="no such file"):
         load(tmp_path / "none.safetensors")
+
+
+def test_help_lists_every_key_and_its_default(capsys):
+    main(["--help"])
+    told = capsys.readouterr().out
+    assert "minutes=90.0" in told and all(f"\n  {field.name}=" in told for field in fields(Recipe))

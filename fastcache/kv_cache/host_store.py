@@ -15,8 +15,8 @@ PAGE = mmap.ALLOCATIONGRANULARITY
 class HostStore:
     """Tensors outside the memory of the device that attends. ``used`` counts the bytes of those that are alive.
 
-    The file has no name: whatever becomes of the process, nothing is left behind. Raises OSError where ``folder``
-    cannot be written.
+    The file has no name: whatever becomes of the process, nothing is left behind. Raises OSError where ``folder``,
+    made if need be, cannot be written.
     """
 
     def __init__(self, folder: str | None = None):
@@ -50,6 +50,8 @@ class HostStore:
 
     def _grow(self, room: int) -> int:
         if self._file is None:
+            if self.folder is not None:
+                os.makedirs(self.folder, exist_ok=True)
             self._file = tempfile.TemporaryFile(dir=self.folder, buffering=0)  # noqa: SIM115, it lives as long as this
         offset, self._end = self._end, self._end + room
         os.ftruncate(self._file.fileno(), self._end)

@@ -34,7 +34,8 @@ def folders(words: Sequence[str], roots: Sequence[Path]) -> list[Path]:
         where = ", ".join(map(str, roots))
         raise UserError(
             f"no run of experiment={words[0]} is finished in {where}; "
-            f"make them with python -m fastcache.run experiment={words[0]} outputs={where}"
+            f"make them with python -m fastcache.run experiment={words[0]} outputs={where}. Where it was run with "
+            f'other settings, give them here too: --experiment "{words[0]} frames=6 num_videos=2"'
         )
     if len(done) < len(jobs):
         terminal.say(f"experiment={words[0]}: {len(jobs) - len(done)} of {len(jobs)} runs are not finished")
