@@ -45,6 +45,7 @@ def mapped(folder: Path) -> list[range]:
     return [range(*(int(part, 16) for part in line.split()[0].split("-"))) for line in lines]
 
 
+@pytest.mark.slow
 def test_the_meta_device_needs_no_compiler() -> None:
     code = (
         "import sys, torch; from fastcache.models import toy\n"

@@ -6,6 +6,7 @@ from functools import partial
 
 import pytest
 import torch
+from layouts import LAYOUTS
 
 from fastcache import api
 from fastcache.errors import UserError
@@ -39,7 +40,7 @@ def load(layout: str):
     return model
 
 
-@pytest.fixture(params=["t2v", "i2v", "vace"])
+@pytest.fixture(params=LAYOUTS)
 def model(request):
     return load(request.param)
 

@@ -4,6 +4,7 @@ import copy
 
 import pytest
 import torch
+from layouts import LAYOUTS
 
 import fastcache.kv_cache as kv
 from fastcache import api, catalog
@@ -27,7 +28,7 @@ def latents(layout, node, method=None, frames=9):
     return api.generate(model, "a red circle", method, frames=frames).rollout.latents
 
 
-@pytest.mark.parametrize("layout", ["t2v", "i2v", "vace"])
+@pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("make", [NoCache, lambda: MotionCache(thresh=0.9)], ids=["none", "motioncache"])
 def test_rollouts_equal_vanilla_bit_for_bit(layout, make):
     vanilla = latents(layout, catalog.load("engine", "vanilla"), make())
@@ -35,7 +36,7 @@ def test_rollouts_equal_vanilla_bit_for_bit(layout, make):
         assert torch.equal(latents(layout, node, make()), vanilla), name
 
 
-@pytest.mark.parametrize("layout", ["t2v", "i2v", "vace"])
+@pytest.mark.parametrize("layout", LAYOUTS)
 def test_fewer_bits_mean_more_error(layout):
     vanilla = latents(layout, catalog.load("engine", "vanilla"))
     errors = [float((latents(layout, catalog.load("engine", n)) - vanilla).abs().mean()) for n in ("int8", "int4")]

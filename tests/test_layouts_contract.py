@@ -5,6 +5,7 @@ from functools import cache
 
 import pytest
 import torch
+from layouts import LAYOUTS
 from test_contract import DIALLED, NAMES, class_of
 from test_contract import build as build_method
 
@@ -18,7 +19,7 @@ ENGINES = catalog.options("engine")
 FRAMES = 6
 FEW = ("motioncache", "taylorseer")  # one that selects tokens, one that replays features
 MIDDLE = {"thresh": 1.0, "interval": 2, "skip": 1}  # some steps partly, or every second one
-layouts = pytest.mark.parametrize("layout", toy.LAYOUTS)
+layouts = pytest.mark.parametrize("layout", LAYOUTS)
 engines = pytest.mark.parametrize("engine", ENGINES)
 
 

@@ -6,12 +6,12 @@ import shutil
 import numpy as np
 import pytest
 from command import fastcache, only, read, runs, times
+from layouts import LAYOUTS
 from PIL import Image
 from refusals import refused
 
 from fastcache import api, calibrate
 from fastcache.media import write_mp4
-from fastcache.models import toy
 
 I2V, VACE = ("model=toy", "model.layout=i2v"), ("model=toy", "model.layout=vace")
 QUICK = ("method=reuse", "num_videos=1")
@@ -194,7 +194,7 @@ def test_calibration_says_that_it_takes_no_picture(capsys, files, tmp_path):
     assert "no use for image" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("layout", toy.LAYOUTS)
+@pytest.mark.parametrize("layout", LAYOUTS)
 def test_a_probe_shows_what_the_model_draws(out, layout):
     words = ("model=toy", f"model.layout={layout}", "method=teacache", "frames=3", "num_videos=1", "rescale=auto")
     assert fastcache(*words, f"outputs={out}") == 0

@@ -4,6 +4,7 @@ import random
 
 import pytest
 import torch
+from layouts import LAYOUTS
 from selective_toys import FRAMES, FULL, PARTLY, Chunk, L, ListPlan, S, by_list, oracle_block
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -18,7 +19,7 @@ from fastcache.step import Step
 
 SEL = torch.tensor([3, 4, 7, 15, 16, 30, 31, 32, 40, 47])
 DTYPES = [torch.float32, torch.bfloat16]
-on_all_layouts = pytest.mark.parametrize("layout", toy.LAYOUTS)
+on_all_layouts = pytest.mark.parametrize("layout", LAYOUTS)
 
 
 @pytest.fixture(autouse=True)
