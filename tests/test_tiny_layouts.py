@@ -22,7 +22,8 @@ def model(request):
     return api.load_model(request.param)
 
 
-@pytest.mark.parametrize("count", [1, pytest.param(16, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("count", [1, 16])
 def test_sprites_are_where_they_are_shown(model, count: int) -> None:
     """I2V: where the first frame and the words lead; VACE: where the control shows them, swaying or straight."""
     verdict = summary(quality.sightings(model, count))
