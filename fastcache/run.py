@@ -56,10 +56,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         terminal.error(error)
         return 1
     try:
-        if command.sweep:
+        if not command.sweep:
+            if not attempt(todo[0]):
+                return 1
+        elif launcher == launchers.BASIC:
+            for number, s in enumerate(todo, 1):
+                attempt_once(s, f"job {number}/{len(todo)}  ")
+        else:
             launch_jobs(command.launches, launcher, len(todo))
-        elif not attempt(todo[0]):
-            return 1
     except KeyboardInterrupt:
         terminal.error("interrupted; the same command goes on where it stopped")
         return 130
@@ -67,7 +71,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def launch(argv: Sequence[str]) -> None:
-    """Hand a sweep to Hydra, which calls ``job`` for each of its jobs in whatever processes it launches."""
+    """Hand a sweep to Hydra, whose launcher calls ``job`` for each of its jobs in processes of its own."""
     with patch.object(sys, "argv", ["fastcache", *argv]):
         job()
 
@@ -80,24 +84,26 @@ def launch_jobs(launches: Sequence[Sequence[str]], launcher: str, jobs: int) -> 
             try:
                 launch(words)
             except Exception as error:
-                if launcher == launchers.BASIC:
-                    raise
                 terminal.error(launchers.lost(launcher, error))
 
 
 @hydra.main(version_base="1.3", config_path=str(CONF), config_name="config")
 def job(cfg: DictConfig) -> None:
-    """One job of a sweep; one that failed before is tried again only with retry=true."""
+    """One job of a sweep in a process that a launcher has started."""
     launchers.obey_slurm()
     context = HydraConfig.get()
-    terminal.live = context.runtime.choices["hydra/launcher"] == launchers.BASIC
-    s = preflight.prepare(cfg, context.runtime.choices)
+    terminal.live = False
+    attempt_once(preflight.prepare(cfg, context.runtime.choices), f"job {context.job.num + 1}  ")
+
+
+def attempt_once(s: Settings, title: str) -> None:
+    """A job of a sweep; one that failed before is tried again only with retry=true."""
     folder = Folder.of(s)
     former = folder.failure()
     if former and not folder.finished and not s["retry"]:
         terminal.say(f"{label(s)} failed before ({former}); retry=true tries it again")
         return
-    attempt(s, f"job {context.job.num + 1}  ", f"{label(s)}: ", wait=True)
+    attempt(s, title, f"{label(s)}: ", wait=True)
 
 
 def attempt(s: Settings, title: str = "", who: str = "", wait: bool = False) -> bool:

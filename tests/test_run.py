@@ -176,7 +176,8 @@ def test_a_sweep_shares_one_reference_and_ends_in_one_table(out, capsys):
     lines = capsys.readouterr().out.splitlines()
     assert len(runs(out)) == 4
     assert len(list(out.glob("none-*"))) == 1
-    assert {p.name for p in out.iterdir()} == {*runs(out), ".sweep"}
+    assert {p.name for p in out.iterdir()} == {*runs(out)}
+    assert sum(line.startswith(("job 1/3  ", "job 2/3  ", "job 3/3  ")) for line in lines) >= 3
     assert sum(line.startswith("run  ") for line in lines) == 1
     assert "3 done, 0 left, 0 failed" in lines
     assert sum("(ref)" in line for line in lines) == 1
