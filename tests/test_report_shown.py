@@ -62,6 +62,7 @@ def test_ties_are_all_on_the_front_and_what_looks_beaten_is(tmp_path, capsys):
     assert {run["label"] for run in group.fronts} == {f"{name} FxxF" for name in best}
     costs = [run["forward_fraction"] for run in front(group.rivals, "forward_fraction", "lpips")]
     assert [round(cost, 3) for cost in costs] == [1, 1, 0.7, 0.7, 0.7, 0.6]
+    assert [round(run["forward_fraction"], 3) for run in group.front_points] == [1, 0.7, 0.6]  # a figure shows these
     assert report(root) == 0
     said = capsys.readouterr().out
     page = Page(tmp_path / "r" / "index.html")
@@ -113,7 +114,10 @@ def test_the_runs_of_a_figure_are_the_front_and_one_of_each_line_in_turn(tmp_pat
     assert len(shown) == 12 and all(run in shown for run in group.fronts)
     counts = {name: sum(run["method"] == name for run in shown) for name in ("flowcache", "reuse", "teacache")}
     assert counts == {"flowcache": 4, "reuse": 3, "teacache": 2}
-    assert figures._which(group, shown) == "12 of 20 runs: the front (*), then one run of each other line in turn"
+    assert (
+        figures._which(group, shown)
+        == "12 of 20 runs: the front (*), one run of each tie; then one run of each line in turn"
+    )
     assert figures._which(group, group.compared) == "* the front"
 
 

@@ -158,8 +158,10 @@ function choose(index) {
 }
 function chooseFront() {
   const runs = compared(visible());
-  const best = fronts(runs, "forward_fraction", "lpips");
-  state.chosen = new Set((best.length ? best : fronts(runs, "forward_fraction", "psnr")).slice(-8).map((run) => run.key));
+  const best = fronts(runs, "forward_fraction", "lpips"), all = best.length ? best : fronts(runs, "forward_fraction", "psnr");
+  const place = (run) => [run.sampling, run.rank.forward_fraction, run.rank[best.length ? "lpips" : "psnr"]].join();
+  const first = new Map([...all].reverse().map((run) => [place(run), run])); // one of each tie
+  state.chosen = new Set([...first.values()].reverse().slice(-8).map((run) => run.key));
   draw();
 }
 if (data.groups.length > 1) {

@@ -100,8 +100,9 @@ def heat(run: Run) -> list[list[float]] | None:
 
 
 def shown_runs(group: Group) -> list[Run]:
-    """The runs that figures with a panel or a line a run show: the front, then one of each other line in turn."""
-    best = group.fronts
+    """The runs that figures with a panel or a line a run show: the front with one run of each tie, then one of each
+    line in turn."""
+    best = group.front_points
     rest = [[run for run in runs if run not in best and run.role != "part"] for runs in group.lines.values()]
     others = [run for turn in zip_longest(*rest) for run in turn if run is not None]
     return sorted([*best, *others][:HEATMAPS], key=lambda r: -r["forward_fraction"])
@@ -111,9 +112,9 @@ def _which(group: Group, shown: Sequence[Run]) -> str:
     """Which runs a figure shows, and why those."""
     if len(shown) == len(group.compared):
         return "* the front"
-    best = sum(run in group.fronts for run in shown)
-    why = "then one run of each other line in turn" if best == len(group.fronts) else "no room for all of it"
-    return f"{len(shown)} of {counted(len(group.compared), 'run')}: the front (*), {why}"
+    whole = all(run in shown for run in group.front_points)
+    why = "then one run of each line in turn" if whole else "no room for all of it"
+    return f"{len(shown)} of {counted(len(group.compared), 'run')}: the front (*), one run of each tie; {why}"
 
 
 def _named(group: Group, run: Run) -> str:

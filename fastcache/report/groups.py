@@ -117,6 +117,16 @@ class Group:
         return [run for part in self.parts for run in _best(part.rivals)]
 
     @cached_property
+    def front_points(self) -> list[Run]:
+        """The fronts with one run of each tie."""
+        seen: dict[tuple[Any, ...], Run] = {}
+        for part in self.parts:
+            for run in _best(part.rivals):
+                quality = "psnr" if run["lpips"] is None else "lpips"
+                seen.setdefault((part.told, rounded(run, "forward_fraction"), rounded(run, quality)), run)
+        return list(seen.values())
+
+    @cached_property
     def ceilings(self) -> dict[float, list[str]]:
         """The schedules that have a top speed-up, by it; the store pass is counted as the runs count it. Where a method
         decides, the masks of that speed-up are not named."""

@@ -74,4 +74,4 @@ def legend(
     style: dict[str, Any] = {"loc": "lower center", "frameon": False} | ({"handlelength": 4} if dashes else {})
     made = figure.legend(handles, names, ncols=columns, title=title or None, **style)
     made.get_title().set_color("0.4")
-    figure.subplots_adjust(left=0.06, right=0.985, top=1 - top / height, bottom=(0.65 + 0.2 * rows) / height)
+    figure.subplots_adjust(left=0.075, right=0.985, top=1 - top / height, bottom=(0.65 + 0.2 * rows) / height)

@@ -113,8 +113,8 @@ function scatter(cost, quality) {
   const box = make("figure");
   if (!points.length) return box;
   const floors = runs.filter((r) => r.kind === "noise" && r[quality] !== null && !(log && r[quality] <= 0));
-  const used = new Set(points.map((r) => r.schedule));
-  const tops = group().ceilings.map(([top, names]) => [few(names.filter((name) => used.has(name))), cost === "speedup" ? top : 1 / top]);
+  const used = new Set(points.map((r) => `${r.ceiling.toFixed(6)} ${r.schedule}`));
+  const tops = group().ceilings.map(([top, names]) => [few(names.filter((name) => used.has(`${top.toFixed(6)} ${name}`))), cost === "speedup" ? top : 1 / top]);
   const near = tops.filter(([names]) => names);
   const ys = points.map((r) => r[quality]);
   const plot = frame([...points.map((r) => r[cost]), ...near.map((t) => t[1])], ys,

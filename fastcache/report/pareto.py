@@ -84,7 +84,7 @@ def _absent(group: Group, cost: str, quality: str) -> list[str]:
 
 def _ceilings(axes: Any, group: Group, cost: str) -> int:
     """Names of the ceilings above the plot, in as many rows as keep them apart; returns how many that were."""
-    (x0, x1), wide = axes.get_xlim(), 5.1  # inches of a plot
+    (x0, x1), wide = axes.get_xlim(), 5.0  # inches of a plot
     places = [(((top if cost == "speedup" else 1 / top) - x0) / (x1 - x0), few(s)) for top, s in group.ceilings.items()]
     ends: list[float] = []
     for middle, text in sorted(places):
