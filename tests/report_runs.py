@@ -41,11 +41,13 @@ def write_run(
     speedup=None,
     mp4=b"",
     options=None,
+    engine=("vanilla", {}),
     protocol=None,
     chunks=4,
 ) -> Path:
     """A finished run. ``lpips``: one number a prompt; None for a run identical to its reference."""
-    own = signature(method, dial, schedule, seed, model, renoise, prompts, frames, sorted((options or {}).items()))
+    chosen = sorted((options or {}).items()) + ([engine] if engine[1] else [])
+    own = signature(method, dial, schedule, seed, model, renoise, prompts, frames, chosen)
     base = reference or signature("none", None, "FFFF", seed, model, renoise, prompts, frames, [])
     exact = lpips is None
     values = [0.0] * len(prompts) if exact else list(lpips)
@@ -65,7 +67,7 @@ def write_run(
     ceiling = (letters + 1) / (schedule.count("F") + 1)
     label = " ".join([method, *([f"{dial:g}"] if dial is not None else []), schedule])
     scores = {
-        "signature": own, "label": label, "model": model, "engine": "vanilla", "method": method, "dial": dial,
+        "signature": own, "label": label, "model": model, "engine": engine[0], "method": method, "dial": dial,
         "schedule": schedule, "sampler": "few_step", "renoise": renoise, "rescale": None, "seed": seed,
         "num_videos": len(prompts), "reference": base, "psnr": None if exact else float(np.mean(psnr)),
         **({"psnr_why": "identical"} if exact else {}),
@@ -82,6 +84,7 @@ def write_run(
     kind = f"fastcache.methods.{method}.M"
     settings = {
         "model": {"name": model}, "method": {"_target_": kind, **(options or {})}, "schedule": schedule, "seed": seed,
+        "engine": {"_target_": "fastcache.kv_cache.Engine", "debug": False, **engine[1]},
         "frames": frames, "weights": None, "choices": {"model": model, "method": method, "sampler": "few_step"},
         "sampler": {"steps": [1000, 750, 500, 250], "renoise": renoise, "store": "clean"}, "prompts": prompts,
         "rescale": {"name": "auto", "used": None, "signed": None}, "dial": dial, "outputs": str(root),

@@ -7,7 +7,7 @@ import subprocess
 import numpy as np
 import pytest
 from report_page import Page
-from report_runs import write_study
+from report_runs import write_run, write_study
 
 from fastcache.media.video import write_mp4
 from fastcache.report.__main__ import main
@@ -18,6 +18,9 @@ PROBE = """
 addEventListener("load", () => setTimeout(async () => {
   const count = (selector) => document.querySelectorAll(selector).length;
   const first = { points: count("#plots .point"), heat: count("#maps .heat"),
+    absent: [...document.querySelectorAll("#plots figcaption")].map((node) => node.textContent),
+    tops: count("#plots .top"),
+    rings: [...document.querySelectorAll("#plots figure")].map((node) => node.querySelectorAll(".front").length),
     curves: count("#curves svg"), videos: count("#videos video"), count: document.getElementById("count").textContent };
   const chip = [...document.querySelectorAll("#filters .chip")].find((c) => c.textContent === "motioncache");
   chip.click();
@@ -60,7 +63,11 @@ def probed(page, tmp_path):
 def page(tmp_path):
     clip = tmp_path / "clip.mp4"
     write_mp4(clip, np.random.default_rng(0).integers(0, 255, (24, 32, 96, 3), dtype=np.uint8))
-    write_study(tmp_path / "out", mp4=clip.read_bytes())
+    made = write_study(tmp_path / "out", mp4=clip.read_bytes())
+    scores = json.loads((made["motion 0.2"] / "scores.json").read_text())
+    tie = [entry["lpips"] for entry in scores["per_video"]]
+    write_run(tmp_path / "out", "flowcache", 0.2, "FxxF", 0.8, tie, mp4=clip.read_bytes())
+    write_run(tmp_path / "out", "flowcache", 0.1, "FxxF", 0.95, None, mp4=clip.read_bytes())
     assert main([str(tmp_path / "out"), "--to", str(tmp_path / "r")]) == 0
     return tmp_path / "r" / "index.html"
 
@@ -71,14 +78,16 @@ def test_the_script_and_the_parser_agree(page, tmp_path):
     data = Page(page).data["groups"][0]
     runs = [run for run in data["runs"] if run["kind"] == "run"]
     starred = [row for row in Page(page).rows if row[0].endswith("*")]
-    assert len(runs) == 8 and len(starred) == 4
+    assert len(runs) == 10 and len(starred) == 6
     if CHROMIUM is None:
         return
     seen = probed(page, tmp_path)
     first = seen["first"]
-    assert first["points"] == 4 * len(runs) and first["heat"] == len(starred) and first["curves"] == 2
-    assert first["count"] == "9 of 9 runs." and first["videos"] == 3 * len(starred)
-    assert seen["filtered"] == {"points": 4 * 5, "rows": 6}
+    assert first["points"] == 4 * len(runs) - 2 and first["heat"] == len(starred) - 1 and first["curves"] == 2
+    assert first["count"] == "11 of 11 runs." and first["videos"] == 3 * first["heat"]  # one of the tie
+    assert seen["filtered"] == {"points": 4 * 7 - 2, "rows": 8}
+    assert first["absent"] == 2 * ["Not drawn, identical to the reference: flowcache 0.1 FxxF."]
+    assert first["tops"] == 4 * 3 and first["rings"][1] == len(starred)  # three ceilings in each of four plots
     assert all(error is None and width == 96 for _, error, width in seen["times"])
     picture = tmp_path / "page.png"
     browse(

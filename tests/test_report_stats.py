@@ -52,7 +52,7 @@ def test_ranks_interpolate_between_runs_and_never_extrapolate(tmp_path):
     assert min(at) == 0.6  # the masks alone go further
 
 
-def test_the_front_keeps_ties_out_and_takes_exact_videos_for_best(tmp_path):
+def test_the_front_leaves_out_what_another_beats_and_takes_exact_videos_for_best(tmp_path):
     write_run(tmp_path, "teacache", 0.1, "FxxF", 0.9, None)
     for dial, forward, value in ((0.2, 0.8, 0.1), (0.3, 0.8, 0.2), (0.4, 0.7, 0.1), (0.5, 0.6, 0.3)):
         write_run(tmp_path, "teacache", dial, "FxxF", forward, [value] * 4)

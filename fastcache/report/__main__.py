@@ -11,12 +11,14 @@ from rich.table import Table
 from fastcache import terminal
 from fastcache.errors import UserError
 from fastcache.report import figures, tables
-from fastcache.report.controls import MEANING, Against, present
+from fastcache.report.controls import CHANCE, COMPETE, MEANING, Against, present
 from fastcache.report.groups import Group
 from fastcache.report.load import Run, load
 from fastcache.report.markdown import to_markdown
 from fastcache.report.page import write_page
 from fastcache.report.study import Study
+from fastcache.report.tables import STAR
+from fastcache.report.words import counted, verb
 from fastcache.results import check_writable, write_text
 
 EXAMPLES = """\
@@ -35,6 +37,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = _arguments(argv)
     roots = [Path(name).expanduser() for name in args.outputs or ["outputs"]]
     try:
+        budget = _budget(args.video_mb)
         if args.experiment:
             from fastcache.report.experiment import folders
 
@@ -47,7 +50,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if not study.runs:
             raise UserError("nothing is left to report")
         tell(study)
-        write(study, Path(args.to).expanduser(), int(args.video_mb * 1e6))
+        write(study, Path(args.to).expanduser(), budget)
         if args.wandb:
             from fastcache.report.publish import publish
 
@@ -70,11 +73,22 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--to", metavar="DIR", default="report", help="where the report goes (default: report)")
     parser.add_argument("--baseline", metavar="RUN", help="signature, folder name or label (default: a fixed mask)")
     parser.add_argument("--no-timing", action="store_true", help="leave speed-ups out, of runs made beside other work")
-    parser.add_argument("--video-mb", metavar="MB", type=float, default=24, help="videos in the page, MB (default: 24)")
+    parser.add_argument("--video-mb", metavar="MB", default="24", help="videos in the page, MB (default: 24)")
     parser.add_argument(
         "--wandb", metavar="ENTITY/PROJECT", nargs="?", const="fastcache", help="build a W&B report too"
     )
     return parser.parse_args(argv)
+
+
+def _budget(text: str) -> int:
+    """Bytes of a number of MB. Raises UserError on anything else."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = float("nan")
+    if not 0 <= value < float("inf"):
+        raise UserError(f"--video-mb {text}: expected a number, 0 or more; e.g. --video-mb 24, or 0 for links alone")
+    return int(value * 1e6)
 
 
 def tell(study: Study) -> None:
@@ -86,11 +100,12 @@ def tell(study: Study) -> None:
         kept = sorted(g.runs, key=lambda r: (r.signature not in best, r in g.compared))[:MOST_ROWS]
         terminal.table(run.scores | {"label": _label(g, run, best)} for run in kept)
         if len(kept) < len(g.runs):
-            terminal.say(f"{len(g.runs) - len(kept)} more runs, the front is shown: all are in table.csv")
+            left = counted(len(g.runs) - len(kept), "more run")
+            terminal.say(f"{left}, the front is shown: all are in table.csv")
         for part, base in study.baselines_of(g):
             where = f"{part.told}: " if part is not g else ""
-            terminal.say(f"{where}baseline {base['label']} ({base.signature})")
-    terminal.say("* nothing beats it in both LPIPS and forward fraction; the oracle and random masks do not compete")
+            terminal.say(f"{where}baseline {part.label(base)} ({base.signature})")
+    terminal.say(f"* {STAR}")
     shown = [g for g in study.groups if _controls(study, g)]
     if shown:
         _explain([one for g in shown for one in study.controls(g)])
@@ -112,20 +127,21 @@ def _controls(study: Study, g: Group) -> bool:
     for title in ("forward", *(f"vs {title}" for title in titles.values())):
         made.add_column(title, justify="right", no_wrap=True)
     for one in rows[:MOST_ROWS]:
-        name = ", ".join([one.run["label"] + g.options[one.run.signature], *g.where(one.run)])
         cells = [one.why.get(c) or f"{_pair(one, c, 'lpips')} {_pair(one, c, 'psnr')}" for c in titles]
-        made.add_row(name, f"{one.run['forward_fraction']:.3f}", *cells)
+        made.add_row(g.title(one.run), f"{one.run['forward_fraction']:.3f}", *cells)
     terminal.show_whole(made)
     if len(rows) > MOST_ROWS:
-        terminal.say(f"{len(rows) - MOST_ROWS} more runs are in table.csv")
+        left = len(rows) - MOST_ROWS
+        terminal.say(f"{counted(left, 'more run')} {verb(left)} in table.csv")
     return True
 
 
 def _explain(rows: Sequence[Against]) -> None:
     """What the numbers of these tables mean."""
-    terminal.say(f"{MEANING} In parentheses: the 95 % interval over prompts holds 0.")
-    if identical := sum(one.identical for one in rows):
-        terminal.say(f"{identical} videos are identical to the reference: LPIPS 0, and 100 dB in these differences.")
+    terminal.say(f"{MEANING} In parentheses: {CHANCE}. {COMPETE}")
+    if count := sum(one.identical for one in rows):
+        videos = f"{counted(count, 'video')} {verb(count)} identical to {verb(count, 'its', 'their')} reference"
+        terminal.say(f"{videos}: LPIPS 0, and 100 dB in these differences.")
 
 
 def _pair(one: Against, control: str, metric: str) -> str:
@@ -139,7 +155,7 @@ def _pair(one: Against, control: str, metric: str) -> str:
 
 def _label(g: Group, run: Run, best: set[str]) -> str:
     star = " *" if run.signature in best and run in g.rivals else ""
-    return f"{run['label']}{g.options[run.signature]}{star}"
+    return g.label(run) + star
 
 
 def write(study: Study, folder: Path, budget: int) -> None:

@@ -11,12 +11,13 @@ the run's own schedule are taken where there are any, else those of the schedule
 An identical video has no error: its squared error counts as ``LEAST`` (100 dB) in differences of PSNR. No torch.
 """
 
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from fastcache.report.groups import SAMPLING, Group, axis
+from fastcache.report.groups import SAMPLING, Group, axis, engine_options
 from fastcache.report.load import CONTROLS, Run
 from fastcache.report.stats import Estimate, estimates, mixture
 
@@ -29,6 +30,11 @@ MEANING = (
     "Each number is the run minus the control at equal forward fraction, prompt by prompt: LPIPS below 0 and PSNR "
     "above 0 say that the run is better than a control that decides nothing; against the oracle, the best masks of "
     "whole steps in hindsight by the squared error of the latents, it is the regret."
+)
+CHANCE = "may be chance: its 95 % bootstrap interval over prompts holds 0, or there are fewer than three prompts"
+COMPETE = (
+    "Fixed masks (reuse) and fewer steps (none F-FF) can be used as they are: they are controls here and have their "
+    "place on the front as well."
 )
 
 Errors = dict[str, np.ndarray]
@@ -113,7 +119,8 @@ def _key(run: Run) -> tuple[str, str]:
 
 
 def _setting(run: Run) -> tuple[Any, ...]:
-    return (run["reference"], run["engine"], run["seed"], *(axis(run, name) for name in SAMPLING))
+    options = json.dumps(engine_options(run), sort_keys=True)
+    return (run["reference"], run["engine"], options, run["seed"], *(axis(run, name) for name in SAMPLING))
 
 
 def _dialled(group: Group) -> list[Run]:

@@ -30,10 +30,10 @@ function curve(runs, quality) {
   const longest = Math.max(...known.map((run) => run.chunks[quality].length));
   const { svg, px, py } = frame([], ys, { whole: true, xmax: longest - 1, xtitle: "chunk", ytitle: TITLES[quality] });
   known.forEach((run) => {
-    const points = run.chunks[quality].map((v, i) => [i, v]).filter(([, v]) => v !== null), colour = curveColour(runs, run);
-    svg.append(make("path", { d: points.map(([i, v], n) => `${n ? "L" : "M"}${px(i)},${py(v)}`).join(""), fill: "none", stroke: colour, "stroke-width": 1.6 }));
+    const points = run.chunks[quality].map((v, i) => [i, v]).filter(([, v]) => v !== null), look = curveLook(runs, run);
+    svg.append(make("path", { d: points.map(([i, v], n) => `${n ? "L" : "M"}${px(i)},${py(v)}`).join(""), fill: "none", stroke: look.colour, "stroke-width": 1.6, "stroke-dasharray": dashes(look) }));
     for (const [i, v] of points) {
-      const dot = make("circle", { cx: px(i), cy: py(v), r: 3.5, fill: colour });
+      const dot = mark(look, px(i), py(v), 3.5);
       dot.append(make("title", {}, `${run.label}, chunk ${i}: ${shown(v)}`));
       svg.append(dot);
     }
@@ -42,13 +42,17 @@ function curve(runs, quality) {
   return box;
 }
 const named = (run) => [run.label, ...run.where].join(", ");
-const curveColour = (runs, run) => data.colours[runs.indexOf(run) % data.colours.length];
+// The colour and mark of its line; dashes, then hollow marks, tell the chosen runs of one line apart.
+function curveLook(runs, run) {
+  const place = runs.filter((one) => one.line === run.line).indexOf(run), count = data.dashes.length;
+  return { ...run, key: null, dash: data.dashes[place % count], hollow: Math.floor(place / count) % 2 === 1 };
+}
 
 function details(runs) {
   const hint = () => make("p", { class: "faint" }, "No run chosen: click one in a plot or in the table.");
   byId("maps").replaceChildren(...(runs.length ? runs.map(heat) : [hint()]));
   byId("curves").replaceChildren(...["lpips", "psnr"].map((quality) => curve(runs, quality)));
-  byId("curvelegend").replaceChildren(...runs.map((run) => key({ ...run, mark: 0, hollow: false, dash: [], key: null, colour: curveColour(runs, run) }, named(run))));
+  byId("curvelegend").replaceChildren(...runs.map((run) => key(curveLook(runs, run), named(run))));
   byId("provenance").replaceChildren(...runs.map((run) => {
     const box = make("details", {}, make("summary", {}, `${named(run)} (${run.signature})`));
     box.append(make("pre", {}, JSON.stringify(run.provenance, null, 1) + "\n" + JSON.stringify(data.protocols[run.protocol], null, 1)));
@@ -154,8 +158,10 @@ function choose(index) {
 }
 function chooseFront() {
   const runs = compared(visible());
-  const best = fronts(runs, "forward_fraction", "lpips");
-  state.chosen = new Set((best.length ? best : fronts(runs, "forward_fraction", "psnr")).slice(-8).map((run) => run.key));
+  const best = fronts(runs, "forward_fraction", "lpips"), all = best.length ? best : fronts(runs, "forward_fraction", "psnr");
+  const place = (run) => [run.sampling, run.rank.forward_fraction, run.rank[best.length ? "lpips" : "psnr"]].join();
+  const first = new Map([...all].reverse().map((run) => [place(run), run])); // one of each tie
+  state.chosen = new Set([...first.values()].reverse().slice(-8).map((run) => run.key));
   draw();
 }
 if (data.groups.length > 1) {

@@ -1,26 +1,20 @@
 """The figures of a group as PNG and SVG, byte by byte the same for the same runs. No torch."""
 
 from collections.abc import Callable, Sequence
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from fastcache.report import atlas
-from fastcache.report.groups import Group, front
+from fastcache.report import atlas, pareto
+from fastcache.report.groups import Group
 from fastcache.report.load import Run
-from fastcache.report.looks import COLOURS, MARKS, looks
+from fastcache.report.looks import MARKS, TITLES, curves, legend, new_figure
+from fastcache.report.words import counted
 from fastcache.results import written_aside
 
-TITLES = {
-    "lpips": "LPIPS (lower is better)",
-    "psnr": "PSNR, dB (higher is better)",
-    "speedup": "DiT speed-up, measured",
-    "forward_fraction": "forward fraction",
-}
-NEAR_ZERO = 1e-3  # LPIPS below which its axis is linear
 HEATMAPS = 12  # runs drawn in the static figure
-MOST_LINES = 20
 COLUMNS = 4  # of decision maps
 
 
@@ -48,99 +42,24 @@ def _save(figure: Any, folder: Path, name: str) -> list[Path]:
     return paths
 
 
-def _figure(width: float, height: float) -> Any:
-    from matplotlib.figure import Figure
-
-    return Figure(figsize=(width, height))  # placed by hand: an automatic layout draws everything twice
-
-
-def _pareto(group: Group) -> Any:
-    """Quality against cost, one line a method, what nothing beats ringed."""
-    if not group.compared:
-        return None
-    timed = any(run["speedup"] is not None for run in group.compared)
-    figure = _figure(12, 9 if timed else 5)
-    grid = figure.subplots(2 if timed else 1, 2, gridspec_kw={"hspace": 0.2, "wspace": 0.16}, squeeze=False)
-    places = [(q, c) for q in ("lpips", "psnr") for c in ("speedup", "forward_fraction") if timed or c != "speedup"]
-    handles: dict[str, Any] = {}
-    for axes, (quality, cost) in zip(grid.flat, places, strict=True):
-        handles |= _scatter(axes, group, cost, quality)
-    _legend(figure, list(handles.values())[:MOST_LINES], list(handles)[:MOST_LINES])
-    return figure
-
-
-def _scatter(axes: Any, group: Group, cost: str, quality: str) -> dict[str, Any]:
-    handles = {}
-    for top, schedules in group.ceilings.items():
-        where = top if cost == "speedup" else 1 / top
-        axes.axvline(where, color="0.85", linewidth=1, zorder=0)
-        axes.annotate(
-            " ".join(schedules if len(schedules) < 3 else [schedules[0], f"+{len(schedules) - 1}"]),
-            (where, 1),
-            xycoords=("data", "axes fraction"),
-            rotation=90,
-            va="top",
-            ha="right",
-            fontsize=7,
-            color="0.55",
-        )
-    for name, look in looks(group).items():
-        runs = group.lines[name]
-        points = [(r[cost], r[quality]) for r in runs if r[cost] is not None and r[quality] is not None]
-        if not points:
-            continue
-        own = (
-            sorted(points)
-            if runs[0].role == "random"
-            else [(r[cost], r[quality]) for r in front(runs, cost, quality) if r[quality] is not None]
-        )
-        x, y = zip(*points, strict=True)
-        handles[name] = axes.scatter(x, y, s=26, marker=MARKS[look.mark], color=look.colour, label=name, zorder=3)
-        if look.dash is not None:
-            dash = (0, look.dash) if look.dash else "-"
-            (line,) = axes.plot(*zip(*own, strict=True), linestyle=dash, color=look.colour, linewidth=1.2, alpha=0.8)
-            handles[name] = (line, handles[name])
-    best = [r for r in front(group.rivals, cost, quality) if r[quality] is not None]
-    axes.scatter(
-        [r[cost] for r in best], [r[quality] for r in best], s=90, facecolors="none", edgecolors="0.2", zorder=4
-    )
-    low, high = axes.get_ylim()
-    for run in group.noise:  # another seed is far off most plots
-        if run[quality] is not None and low < run[quality] < high:
-            axes.axhline(run[quality], color="0.6", linestyle=":", linewidth=1)
-    if quality == "lpips":  # from nearly nothing to ruin: most runs lie near 0
-        axes.set_yscale("symlog", linthresh=NEAR_ZERO)
-        axes.set_ylim(bottom=-NEAR_ZERO / 10)
-    axes.set_xlabel(TITLES[cost])
-    axes.set_ylabel(TITLES[quality])
-    if cost == "forward_fraction":
-        axes.invert_xaxis()
-    return handles
-
-
-def _legend(figure: Any, handles: Sequence[Any], names: Sequence[str]) -> None:
-    """Below everything, in as many columns as the names leave room for."""
-    columns = max(1, min(5, 150 // (max(map(len, names), default=0) + 8)))
-    rows, height = -(-len(names) // columns), figure.get_figheight()
-    figure.legend(handles, names, loc="lower center", ncols=columns, frameon=False)
-    figure.subplots_adjust(left=0.06, right=0.985, top=1 - 0.15 / height, bottom=(0.65 + 0.2 * rows) / height)
-
-
 def _chunks(group: Group) -> Any:
     """Quality chunk by chunk: how an error lives on."""
     lines = [(run, run.series("lpips"), run.series("psnr")) for run in shown_runs(group)]
     if not any(value is not None for _, *series in lines for values in series for value in values):
         return None
-    figure = _figure(12, 4.6)
+    figure = new_figure(12, 4.9)
+    shown = [run for run, *_ in lines]
     for axes, place, quality in zip(figure.subplots(1, 2), (1, 2), ("lpips", "psnr"), strict=True):
-        for i, line in enumerate(lines):
+        for line, look in zip(lines, curves(group, shown), strict=True):
             values = [np.nan if value is None else value for value in line[place]]  # type: ignore[union-attr]
-            label = line[0]["label"] + group.options[line[0].signature]
-            axes.plot(values, marker=MARKS[i % 5], markersize=4, color=COLOURS[i % len(COLOURS)], label=label)
+            style: dict[str, Any] = {"color": look.colour, "linestyle": (0, look.dash) if look.dash else "-"}
+            style |= {"marker": MARKS[look.mark], "markersize": 4, "fillstyle": "none" if look.hollow else "full"}
+            axes.plot(values, **style, label=_named(group, line[0]))
         axes.set_xlabel("chunk")
         axes.set_ylabel(TITLES[quality])
         axes.xaxis.get_major_locator().set_params(integer=True)
-    _legend(figure, *figure.axes[0].get_legend_handles_labels())
+    handles, names = figure.axes[0].get_legend_handles_labels()
+    legend(figure, handles, names, _which(group, shown), dashes=True)
     return figure
 
 
@@ -152,16 +71,18 @@ def _decisions(group: Group) -> Any:
     chunks, steps = max(len(f) for _, f in maps), max(len(f[0]) for _, f in maps)
     wide, high, rows = chunks + 1, steps + 2, -(-len(maps) // COLUMNS)
     picture = np.full((rows * high, COLUMNS * wide), np.nan)  # all maps in one picture: fast to draw
-    figure = _figure(12, 0.3 * high * rows + 0.4)
+    height = 0.3 * high * rows + 0.6
+    figure = new_figure(12, height)
     axes = figure.subplots()
     for i, (run, fractions) in enumerate(maps):
         y, x = i // COLUMNS * high + 1, i % COLUMNS * wide
         picture[y : y + len(fractions[0]), x : x + len(fractions)] = np.array(fractions).T
-        axes.text(x - 0.5, y - 0.7, run["label"] + group.options[run.signature], fontsize=8, va="bottom")
+        axes.text(x - 0.5, y - 0.7, _named(group, run), fontsize=8, va="bottom")
     shown = axes.imshow(picture, vmin=0, vmax=1, cmap="viridis", aspect="auto", interpolation="nearest")
     axes.set_axis_off()
-    axes.text(-0.5, rows * high - 0.6, "across: chunks; down: steps", fontsize=8, color="0.4", va="bottom")
-    figure.subplots_adjust(left=0.02, right=0.96, top=1, bottom=0.02)
+    told = f"across: chunks; down: steps. {_which(group, [run for run, _ in maps])}"
+    figure.text(0.02, 0.06 / height, told, fontsize=8, color="0.4")
+    figure.subplots_adjust(left=0.02, right=0.96, top=1 - 0.1 / height, bottom=0.3 / height)  # room for "1.0"
     figure.colorbar(shown, ax=axes, label="share of tokens computed", pad=0.01, fraction=0.03)
     return figure
 
@@ -179,14 +100,29 @@ def heat(run: Run) -> list[list[float]] | None:
 
 
 def shown_runs(group: Group) -> list[Run]:
-    """The runs that figures with a panel or a line a run show: the front first, then the others by line."""
-    best = group.fronts
-    rest = [run for runs in group.lines.values() for run in runs if run not in best and run.role != "part"]
-    return sorted([*best, *rest][:HEATMAPS], key=lambda r: -r["forward_fraction"])
+    """The runs that figures with a panel or a line a run show: the front with one run of each tie, then one of each
+    line in turn."""
+    best = group.front_points
+    rest = [[run for run in runs if run not in best and run.role != "part"] for runs in group.lines.values()]
+    others = [run for turn in zip_longest(*rest) for run in turn if run is not None]
+    return sorted([*best, *others][:HEATMAPS], key=lambda r: -r["forward_fraction"])
+
+
+def _which(group: Group, shown: Sequence[Run]) -> str:
+    """Which runs a figure shows, and why those."""
+    if len(shown) == len(group.compared):
+        return "* the front"
+    whole = all(run in shown for run in group.front_points)
+    why = "then one run of each line in turn" if whole else "no room for all of it"
+    return f"{len(shown)} of {counted(len(group.compared), 'run')}: the front (*), one run of each tie; {why}"
+
+
+def _named(group: Group, run: Run) -> str:
+    return group.label(run) + " *" * (run in group.fronts)
 
 
 FIGURES: dict[str, Callable[[Group], Any]] = {
-    "pareto": _pareto,
+    "pareto": pareto.pareto,
     "chunks": _chunks,
     "decisions": _decisions,
     "atlas": atlas.atlas,

@@ -1,13 +1,14 @@
 """Which runs may be compared, along which axes they differ, and which of them nothing beats. No torch."""
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 from fastcache.catalog import DIALS
 from fastcache.report.load import CONTROLS, Run
+from fastcache.report.protocols import protocol, told_apart
 from fastcache.settings import number
 
 AXES = ("method", "schedule", "dial", "engine", "sampler", "renoise", "store", "rescale", "seed")
@@ -15,37 +16,8 @@ LINE = ("method", "engine", "sampler", "renoise", "store", "rescale", "seed")  #
 SAMPLING = ("sampler", "renoise", "store")  # sets what the reference is: errors are not compared across it
 NAMES = {"oracle": "oracle masks", "random": "random masks", "part": "reuse in some chunks", "fewer": "fewer steps"}
 HIGHER = {"psnr": True, "ssim": True, "lpips": False, "speedup": True, "forward_fraction": False}
-MACHINE = (
-    "made_by",
-    "timing",
-    "timing_doubt",
-    "memory",
-    "rescale",
-    "metrics",
-)  # no rules of measurement
-
-
-def protocol(run: Run) -> dict[str, Any]:
-    """Everything in which two runs must agree for their numbers to stand side by side."""
-    s, rules = run.settings, run["protocol"]
-    lpips = rules.get("lpips")
-    if isinstance(lpips, dict):  # the same weights are the same rule, wherever they came from
-        lpips = {key: value for key, value in lpips.items() if key not in ("weights_source", "device")}
-    measured = {key: value for key, value in rules.items() if key not in MACHINE and key != "lpips"}
-    shown = {kind: s[kind].get("sha256") for kind in ("image", "control") if isinstance(s.get(kind), dict)}
-    weights = s.get("weights")
-    return {
-        "model": run["model"],
-        "weights": weights.get("sha256") if isinstance(weights, dict) else None,
-        "frames": s.get("frames"),
-        "prompts": [entry["prompt"] for entry in run["per_video"]],
-        "guidance_scale": s.get("guidance_scale", 1.0),
-        "negative_prompt": s.get("negative_prompt"),
-        **shown,
-        **{key: value for key, value in measured.items() if key != "device"},
-        "device": str(rules.get("device")).partition(":")[0],
-        "lpips": lpips,
-    }
+DIGITS = {"forward_fraction": 3, "lpips": 4, "ssim": 4, "psnr": 2, "speedup": 2}
+"""Decimals that tables show, and that decide what beats what."""
 
 
 def axis(run: Run, name: str) -> Any:
@@ -75,16 +47,19 @@ class Group:
 
     @cached_property
     def options(self) -> dict[str, str]:
-        """By signature: the method's options that not all runs of that method share, e.g. " compare_with=cached"."""
-        told = {}
-        for method in {run["method"] for run in self.runs}:
-            alike = [run for run in self.runs if run["method"] == method]
-            flat = {run.signature: _flat(run.settings.get("method") or {}) | _fit(run) for run in alike}
-            keys = sorted({key for options in flat.values() for key in options})
-            differ = [key for key in keys if len({json.dumps(o.get(key), sort_keys=True) for o in flat.values()}) > 1]
-            for signature, options in flat.items():
-                told[signature] = "".join(f" {k}={options[k]}" for k in differ if options.get(k) is not None)
-        return told
+        """By signature: the options that not all runs of that method, or of that engine, share, as they are typed:
+        " compare_with=cached engine.window_frames=6"."""
+        methods = _differing(self.runs, "method", lambda run: _flat(run.settings.get("method") or {}) | _fit(run))
+        engines = _differing(self.runs, "engine", engine_options)
+        return {signature: told + engines[signature] for signature, told in methods.items()}
+
+    def label(self, run: Run) -> str:
+        """What names a run among those of its sampling, engine and seed: "motioncache 0.3 FxxF floor=0.1"."""
+        return f"{run['label']}{self.options[run.signature]}"
+
+    def title(self, run: Run) -> str:
+        """The label of a run and what else sets it apart: "motioncache 0.3 FxxF, shared"."""
+        return ", ".join([self.label(run), *self.where(run)])
 
     def name(self, run: Run) -> str:
         """The name of the line that a run lies on: its method and what else sets it apart, dial and schedule aside."""
@@ -142,6 +117,16 @@ class Group:
         return [run for part in self.parts for run in _best(part.rivals)]
 
     @cached_property
+    def front_points(self) -> list[Run]:
+        """The fronts with one run of each tie."""
+        seen: dict[tuple[Any, ...], Run] = {}
+        for part in self.parts:
+            for run in _best(part.rivals):
+                quality = "psnr" if run["lpips"] is None else "lpips"
+                seen.setdefault((part.told, rounded(run, "forward_fraction"), rounded(run, quality)), run)
+        return list(seen.values())
+
+    @cached_property
     def ceilings(self) -> dict[float, list[str]]:
         """The schedules that have a top speed-up, by it; the store pass is counted as the runs count it. Where a method
         decides, the masks of that speed-up are not named."""
@@ -170,24 +155,32 @@ def _best(runs: Sequence[Run]) -> list[Run]:
 
 
 def front(runs: Iterable[Run], cost: str, quality: str) -> list[Run]:
-    """The runs that no other beats in one of the two without being worse in the other, cheapest last.
+    """The runs that no other beats: none is better in one of the two and no worse in the other. Numbers count as tables
+    show them (``DIGITS``); of runs that agree in both all are kept. Cheapest last.
 
     An identical video has no PSNR: it counts as better than any number.
     """
     known = [(pair, run) for run in runs if (pair := _rank(run, cost, quality)) is not None]
-    kept, best = [], -float("inf")
-    for (_, good), run in sorted(known, key=lambda item: item[0], reverse=True):
-        if good > best:
+    kept: list[Run] = []
+    best: tuple[float, float] | None = None
+    for pair, run in sorted(known, key=lambda item: item[0], reverse=True):
+        if best is None or pair[1] > best[1] or pair == best:
             kept.append(run)
-            best = good
+            best = pair
     return kept[::-1]
+
+
+def rounded(run: Run, name: str) -> float | None:
+    """A number with the digits that a table shows of it."""
+    value = run.scores.get(name)
+    return None if value is None else round(value, DIGITS[name])
 
 
 def _rank(run: Run, cost: str, quality: str) -> tuple[float, float] | None:
     """Cheapness and goodness, both better where higher; None where a number is missing."""
     pair = []
     for name in (cost, quality):
-        value = run.scores.get(name)
+        value = rounded(run, name)
         if value is None and run.scores.get(f"{name}_why") == "identical":
             value = float("inf")
         if value is None:
@@ -206,23 +199,8 @@ def group(runs: Sequence[Run]) -> list[Group]:
         found.setdefault(key, []).append(run)
         kinds[key] = rules
     ordered = sorted(found, key=lambda key: -len(found[key]))
-    names = list(dict.fromkeys(name for rules in kinds.values() for name in rules))
-    differ = [n for n in names if len({json.dumps(rules.get(n), sort_keys=True) for rules in kinds.values()}) > 1]
-    return [Group(found[key], kinds[key], _told(kinds[key], differ)) for key in ordered]
-
-
-def _told(rules: dict[str, Any], differ: Sequence[str]) -> str:
-    """ "model toy, frames 6": the parts of a protocol that differ between groups."""
-    return ", ".join(f"{name} {_short(name, rules.get(name))}" for name in differ)
-
-
-def _short(name: str, value: Any) -> str:
-    if name == "prompts" and isinstance(value, list):
-        return f"{len(value)} ({value[0][:24]}...)"
-    if name == "frame_shape" and isinstance(value, list):
-        return "x".join(map(str, value))
-    text = str(value)
-    return text if len(text) <= 32 else f"{text[:12]}..."
+    told = told_apart([kinds[key] for key in ordered])
+    return [Group(found[key], kinds[key], words) for key, words in zip(ordered, told, strict=True)]
 
 
 def _varying(runs: Iterable[Run]) -> list[str]:
@@ -230,11 +208,28 @@ def _varying(runs: Iterable[Run]) -> list[str]:
     return [name for name in AXES if len({v for r in kept if (v := axis(r, name)) is not None}) > 1]
 
 
+def _differing(runs: Sequence[Run], kind: str, options: Callable[[Run], dict[str, Any]]) -> dict[str, str]:
+    """By signature: the options in which the runs of one ``kind`` (method, engine) differ."""
+    told = {}
+    for value in {run[kind] for run in runs}:
+        flat = {run.signature: options(run) for run in runs if run[kind] == value}
+        keys = sorted({key for each in flat.values() for key in each})
+        differ = [key for key in keys if len({json.dumps(o.get(key), sort_keys=True) for o in flat.values()}) > 1]
+        for signature, each in flat.items():
+            told[signature] = "".join(f" {k}={each[k]}" for k in differ if each.get(k) is not None)
+    return told
+
+
+def engine_options(run: Run) -> dict[str, Any]:
+    """The options of a run's engine, as they are typed."""
+    return _flat(run.settings.get("engine") or {}, "engine.")
+
+
 def _flat(node: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """A method's options as dotted names, without its dial, its fit, the class it is and the chunks in its label."""
+    """Options as dotted names, without a dial, a fit, the class, the chunks in a label, and checks on the way."""
     found: dict[str, Any] = {}
     for key, value in node.items():
-        if key in ("_target_", "rescale", "chunks", *DIALS):
+        if key in ("_target_", "rescale", "chunks", "debug", *DIALS):
             continue
         found |= _flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
     return found

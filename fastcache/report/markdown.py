@@ -2,18 +2,20 @@
 
 from collections.abc import Iterator
 
-from fastcache.report.controls import MEANING, Against, present
+from fastcache.report.controls import COMPETE, MEANING, Against, present
 from fastcache.report.groups import Group, axis, setting
 from fastcache.report.study import Study
 from fastcache.report.tables import COLUMNS, cell, interval, ordered
+from fastcache.report.words import counted
 
 FORMS = {"lpips": "{:+.4f}", "psnr": "{:+.1f}"}
 
 
 def to_markdown(study: Study) -> str:
     """A table of runs for each protocol, and one of the controls where there are any."""
-    videos = " or ".join(map(str, sorted({run["num_videos"] for run in study.runs})))
-    lines = [f"{len(study.runs)} runs of {study.name}, {videos} videos each.", ""]
+    counts = sorted({run["num_videos"] for run in study.runs})
+    videos = " or ".join([*map(str, counts[:-1]), counted(counts[-1], "video")])
+    lines = [f"{counted(len(study.runs), 'run')} of {study.name}, {videos} each.", ""]
     for g in study.groups:
         lines += [f"### {g.told}", ""] if g.told else []
         lines += [*_runs(g), ""]
@@ -30,26 +32,25 @@ def _runs(g: Group) -> Iterator[str]:
     yield _row(["run", *axes, *(c.title for c in columns)])
     yield _row(["---"] * (1 + len(axes)) + ["---:"] * len(columns))
     for run in ordered(g.runs):
-        name = run["label"] + g.options[run.signature] + (" (reference)" if run.is_reference else "")
+        name = g.label(run) + (" (reference)" if run.is_reference else "")
         yield _row([name, *(setting(axis(run, key)) for key in axes), *(cell(run, c) for c in columns)])
 
 
 def _controls(g: Group, rows: list[Against]) -> Iterator[str]:
     """Differences in PSNR (dB) and LPIPS, run - control."""
     titles = present(rows)
-    yield MEANING
+    yield f"{MEANING} {COMPETE}"
     yield ""
     yield _row(["run", "forward", *(f"{m} vs {title}" for title in titles.values() for m in ("PSNR", "LPIPS"))])
     yield _row(["---"] + ["---:"] * (1 + 2 * len(titles)))
     for one in rows:
-        name = ", ".join([one.run["label"] + g.options[one.run.signature], *g.where(one.run)])
         cells = []
         for control in titles:
             for metric in ("psnr", "lpips"):
                 known = one.found.get(control, {}).get(metric)
                 cells.append(one.why[control] if control in one.why else interval(known, FORMS[metric]))
-        yield _row([name, f"{one.run['forward_fraction']:.3f}", *cells])
+        yield _row([g.title(one.run), f"{one.run['forward_fraction']:.3f}", *cells])
 
 
 def _row(cells: list[str]) -> str:
-    return f"| {' | '.join(cells)} |"
+    return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"

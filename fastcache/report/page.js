@@ -25,12 +25,14 @@ const fronts = (runs, cost, quality) => [...new Set(runs.map((run) => run.sampli
 const shown = (value, digits = 4) => (value === null || value === undefined ? "-" : Number(value.toPrecision(digits)).toString());
 
 function front(runs, cost, quality) {
-  const good = (run) => run[quality] !== null ? (HIGHER[quality] ? 1 : -1) * run[quality] : run.exact ? Infinity : null;
-  const cheap = (run) => (HIGHER[cost] ? 1 : -1) * run[cost];
-  const known = runs.filter((run) => run[cost] !== null && good(run) !== null);
-  known.sort((a, b) => cheap(b) - cheap(a) || good(b) - good(a));
-  let best = -Infinity;
-  return known.filter((run) => good(run) > best && ((best = good(run)), true)).reverse();
+  // Numbers count as the table shows them; of runs that agree in both all are kept.
+  const good = (run) => run.rank[quality] !== null ? (HIGHER[quality] ? 1 : -1) * run.rank[quality] : run.exact ? Infinity : null;
+  const cheap = (run) => (HIGHER[cost] ? 1 : -1) * run.rank[cost];
+  const known = runs.filter((run) => run.rank[cost] !== null && good(run) !== null);
+  known.sort((a, b) => cheap(b) - cheap(a) || (good(a) === good(b) ? 0 : good(b) - good(a)));
+  let best = null;
+  const beats = (run) => best === null || good(run) > good(best) || (good(run) === good(best) && cheap(run) === cheap(best));
+  return known.filter((run) => beats(run) && ((best = run), true)).reverse();
 }
 
 function ticks(low, high, log) {
@@ -46,8 +48,8 @@ function ticks(low, high, log) {
   return found;
 }
 
-function frame(xs, ys, { reverse = false, log = false, xtitle = "", ytitle = "", whole = false, xmax = null }) {
-  const W = 600, H = 340, L = 58, R = 12, T = 14, B = 40;
+function frame(xs, ys, { reverse = false, log = false, xtitle = "", ytitle = "", whole = false, xmax = null, tops = [] }) {
+  const W = 600, L = 58, R = 12, B = 40;
   const pad = (values, log) => {
     let low = Math.min(...values), high = Math.max(...values);
     if (log) return [low / 1.3, high * 1.3];
@@ -57,14 +59,22 @@ function frame(xs, ys, { reverse = false, log = false, xtitle = "", ytitle = "",
   const [x0, x1] = whole ? [0, Math.max(1, xmax)] : pad(xs, false), [y0, y1] = pad(ys, log);
   const f = log ? Math.log : (v) => v;
   const px = (v) => { const t = (v - x0) / (x1 - x0); return L + (reverse ? 1 - t : t) * (W - L - R); };
+  const ends = []; // of the names above the plot, row by row
+  const names = tops.map(([text, at]) => [text, px(at)]).sort((a, b) => a[1] - b[1]).map(([text, at]) => {
+    const wide = 6.4 * text.length, left = Math.min(Math.max(at - wide / 2, L), W - R - wide), row = [...ends, -Infinity].findIndex((end) => end < left);
+    ends[row] = left + wide + 8;
+    return [text, left + wide / 2, row];
+  });
+  const T = 14 + 13 * ends.length, H = 326 + T;
   const py = (v) => H - B - ((f(v) - f(y0)) / (f(y1) - f(y0))) * (H - B - T);
   const svg = make("svg", { viewBox: `0 0 ${W} ${H}`, role: "img" });
+  for (const [text, x, row] of names) svg.append(make("text", { x, y: T - 8 - 13 * row, "text-anchor": "middle", class: "top" }, text));
   for (const v of ticks(y0, y1, log)) {
     svg.append(make("line", { x1: L, x2: W - R, y1: py(v), y2: py(v), stroke: "#eef0f3" }));
     svg.append(make("text", { x: L - 6, y: py(v) + 4, "text-anchor": "end" }, shown(v, 3)));
   }
   for (const v of whole ? [...Array(Math.max(1, xmax) + 1).keys()] : ticks(x0, x1, false))
-    svg.append(make("text", { x: px(v), y: H - B + 16, "text-anchor": "middle" }, shown(v, 3)));
+    svg.append(make("text", { x: px(v), y: H - B + 20, "text-anchor": "middle" }, shown(v, 3)));
   svg.append(make("path", { d: `M${L},${T}V${H - B}H${W - R}`, fill: "none", stroke: "#9aa3af" }));
   svg.append(make("text", { x: (L + W - R) / 2, y: H - 6, "text-anchor": "middle" }, xtitle));
   svg.append(make("text", { x: 0, y: 0, "text-anchor": "middle", transform: `translate(13 ${(T + H - B) / 2}) rotate(-90)` }, ytitle));
@@ -96,24 +106,22 @@ const describe = (run) => [run.label, `${run.signature}, reference ${run.referen
   `speed-up ${shown(run.speedup, 3)}  forward ${shown(run.forward_fraction, 3)}  ceiling ${shown(run.ceiling, 3)}`,
   `commit ${run.commit}, ${run.machine}${run.when ? ", " + run.when : ""}`].join("\n");
 
-const few = (names) => (names.length < 3 ? names : [names[0], `+${names.length - 1}`]).join(" ");
+const few = (names) => (names.length < 3 ? names.join(" ") : `${names[0]} and ${names.length - 1} more`);
 function scatter(cost, quality) {
   const runs = visible(), log = state.log && quality === "lpips";
   const points = compared(runs).filter((r) => r[cost] !== null && r[quality] !== null && !(log && r[quality] <= 0));
   const box = make("figure");
   if (!points.length) return box;
   const floors = runs.filter((r) => r.kind === "noise" && r[quality] !== null && !(log && r[quality] <= 0));
-  const used = new Set(points.map((r) => r.schedule));
-  const tops = group().ceilings.map(([top, names]) => [few(names.filter((name) => used.has(name))), cost === "speedup" ? top : 1 / top]);
+  const used = new Set(points.map((r) => `${r.ceiling.toFixed(6)} ${r.schedule}`));
+  const tops = group().ceilings.map(([top, names]) => [few(names.filter((name) => used.has(`${top.toFixed(6)} ${name}`))), cost === "speedup" ? top : 1 / top]);
   const near = tops.filter(([names]) => names);
   const ys = points.map((r) => r[quality]);
   const plot = frame([...points.map((r) => r[cost]), ...near.map((t) => t[1])], ys,
-    { reverse: cost === "forward_fraction", log, xtitle: TITLES[cost], ytitle: TITLES[quality] });
+    { reverse: cost === "forward_fraction", log, xtitle: TITLES[cost], ytitle: TITLES[quality], tops: near });
   const { svg, px, py } = plot;
-  for (const [name, where] of near) {
-    svg.append(make("line", { x1: px(where), x2: px(where), y1: plot.top, y2: plot.bottom, stroke: "#d8dce2", class: "ceiling" }));
-    svg.append(make("text", { "text-anchor": "end", transform: `translate(${px(where) - 3} ${plot.top}) rotate(-90)` }, name));
-  }
+  for (const [, where] of near)
+    svg.append(make("line", { x1: px(where), x2: px(where), y1: plot.top - 4, y2: plot.bottom, stroke: "#d8dce2", class: "ceiling" }));
   for (const run of floors.filter((r) => py(r[quality]) > plot.top && py(r[quality]) < plot.bottom)) // another seed is far off most plots
     svg.append(make("line", { x1: plot.left, x2: plot.right, y1: py(run[quality]), y2: py(run[quality]), stroke: "#9aa3af", "stroke-dasharray": "2 3" }));
   for (const line of new Set(points.map((r) => r.line))) {
@@ -134,20 +142,22 @@ function scatter(cost, quality) {
     svg.append(shape);
   }
   box.append(svg);
+  const absent = compared(runs).filter((r) => r[cost] !== null && !points.includes(r) && (r.exact || r[quality] !== null));
+  if (absent.length) box.append(make("figcaption", {}, `Not drawn, ${quality === "psnr" ? "identical to the reference" : "0 on a log scale"}: ${absent.slice(0, 6).map((r) => r.label).join("; ")}${absent.length > 6 ? `; ${absent.length - 6} more` : ""}.`));
   return box;
 }
 
 function key(run, name) {
   const node = make("span");
-  const icon = make("svg", { viewBox: "0 0 22 12" });
-  icon.append(make("line", { x1: 0, x2: 22, y1: 6, y2: 6, stroke: run.dash ? run.colour : "none", "stroke-dasharray": dashes(run) }), mark(run, 11, 6, 4));
+  const icon = make("svg", { viewBox: "0 0 34 12" });
+  icon.append(make("line", { x1: 0, x2: 34, y1: 6, y2: 6, stroke: run.dash ? run.colour : "none", "stroke-dasharray": dashes(run) }), mark(run, 17, 6, 4));
   node.append(icon, name);
   return node;
 }
 
 function draw() {
   const runs = visible(), ours = new Set(runs.map((run) => run.key));
-  byId("count").textContent = `${runs.length} of ${group().runs.length} runs.`;
+  byId("count").textContent = `${runs.length} of ${group().runs.length} run${group().runs.length === 1 ? "" : "s"}.`;
   byId("plots").replaceChildren(...["lpips", "psnr"].flatMap((q) => ["speedup", "forward_fraction"].map((c) => scatter(c, q))).filter((box) => box.firstChild));
   const lines = new Map(compared(runs).map((run) => [run.line, run]));
   byId("legend").replaceChildren(...[...lines].sort((a, b) => (a[1].role === "method" ? 0 : 1) - (b[1].role === "method" ? 0 : 1)).map(([name, run]) => key(run, name)));

@@ -9,12 +9,13 @@ from typing import Any
 from fastcache.report import sections
 from fastcache.report.atlas import masks
 from fastcache.report.clips import Clips, in_order
-from fastcache.report.figures import heat
-from fastcache.report.groups import Group, axis, setting
+from fastcache.report.figures import HEATMAPS, heat
+from fastcache.report.groups import DIGITS, Group, axis, rounded, setting
 from fastcache.report.load import CONTROLS, Run
-from fastcache.report.looks import COLOURS, Look, looks
+from fastcache.report.looks import DASHES, Look, looks
 from fastcache.report.study import Study
-from fastcache.report.tables import COLUMNS, axes_of, cell, interval, ordered, worst_chunk
+from fastcache.report.tables import COLUMNS, STAR, axes_of, cell, interval, ordered, worst_chunk
+from fastcache.report.words import counted, verb
 from fastcache.results import write_text
 
 HERE = Path(__file__).parent
@@ -25,16 +26,18 @@ def write_page(study: Study, folder: Path, budget: int) -> Path:
     """Write index.html. ``budget``: bytes that videos may take in it; further videos are links to their files."""
     clips = Clips(budget, folder)
     data = _data(study, clips)
-    linked = f"{clips.linked} more are links to files beside this page: --video-mb was reached." if clips.linked else ""
+    more = f"{clips.linked} more {verb(clips.linked, 'is a link to a file', 'are links to files')} beside this page"
     machines = sorted({name for g in study.groups for name in g.machines})
-    summary = f"{len(study.runs)} runs of {study.name}; {', '.join(machines)}"
+    summary = f"{counted(len(study.runs), 'run')} of {study.name}; {', '.join(machines)}"
     parts = {
         "css": _text("page.css"),
         "js": _text("page.js") + _text("details.js").replace('"use strict";\n', ""),
         "summary": escape(summary),
         "problems": sections.problems(study),
         "runs": _table(study),
-        "budget": linked,
+        "star": STAR,
+        "most": str(HEATMAPS),
+        "budget": f"{more}: --video-mb was reached." if clips.linked else "",
         "controls": sections.controls(study),
         "masks": masks(study),
         "statistics": sections.statistics(study),
@@ -63,7 +66,7 @@ def _data(study: Study, clips: Clips) -> dict[str, Any]:
     """What page.js draws from. Protocols are kept once each, runs point to theirs."""
     protocols: dict[str, int] = {}
     return {
-        "colours": COLOURS,
+        "dashes": DASHES,
         "groups": [_group(study, g, clips, protocols) for g in study.groups],
         "protocols": [json.loads(text) for text in protocols],
     }
@@ -106,7 +109,7 @@ def _run(run: Run, g: Group) -> dict[str, Any]:
     numbers = ("lpips", "psnr", "ssim", "speedup", "forward_fraction", "compute_fraction", "ceiling")
     return {
         "key": key(run),
-        "label": run["label"] + g.options[run.signature],
+        "label": g.label(run),
         "signature": run.signature,
         "reference": run["reference"],
         "schedule": run["schedule"],
@@ -114,6 +117,7 @@ def _run(run: Run, g: Group) -> dict[str, Any]:
         "where": g.where(run),
         "axes": {name: setting(axis(run, name)) for name in g.varying},
         **{name: run.scores.get(name) for name in numbers},
+        "rank": {name: rounded(run, name) for name in DIGITS},
         "chunks": {name: [_rounded(v) for v in run.series(name)] for name in CHUNK_SCORES},
         "heat": heat(run),
         "commit": str(by.get("commit")),
@@ -152,12 +156,12 @@ def _table(study: Study) -> str:
         for run in ordered(g.runs):
             star = " *" if run.signature in best and run in g.rivals else ""
             kind = " (ref)" if run.is_reference else " (noise)" if run in g.noise else ""
-            cells = [escape(run["label"] + g.options[run.signature]) + kind + star]
+            cells = [escape(g.label(run)) + kind + star]
             cells += [escape(setting(axis(run, name))) for name in axes]
             cells += [cell(run, c) for c in COLUMNS] + [worst_chunk(run)]
-            cells += [interval(differences.get(run.signature))] * baseline + [run.signature]
+            cells += [interval(differences.get(run.signature))] * baseline + [escape(run.signature)]
             shown = "".join(f"<td>{text}</td>" for text in cells)
-            rows.append(f'<tr data-key="{key(run)}">{shown}</tr>')
+            rows.append(f'<tr data-key="{escape(key(run))}">{shown}</tr>')
     head = "".join(f'<th data-sort="">{text}</th>' for text in heads)
     return f"<thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody>"
 

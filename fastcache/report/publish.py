@@ -10,6 +10,7 @@ from fastcache import terminal, track
 from fastcache.errors import UserError
 from fastcache.report.study import Study
 from fastcache.report.tables import interval
+from fastcache.report.words import counted, verb
 from fastcache.track import SYNC
 
 COLUMNS = ("label", "method", "dial", "schedule", "renoise", "forward_fraction", "speedup", "lpips", "ssim", "psnr")
@@ -35,7 +36,8 @@ def publish(study: Study, project: str) -> str:
         told = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise UserError(f"the W&B report was not saved: {told}; the local report is complete") from error
     if missing:
-        terminal.say(f"{len(missing)} of {len(study.runs)} runs are not on W&B: {_some(missing)}; upload them: {SYNC}")
+        count = f"{len(missing)} of {counted(len(study.runs), 'run')} {verb(len(missing))}"
+        terminal.say(f"{count} not on W&B: {_some(missing)}; upload {verb(len(missing), 'it', 'them')}: {SYNC}")
     return str(report.url)
 
 
@@ -136,7 +138,7 @@ def _media(wr: Any) -> Any:
 
 
 def _words(study: Study) -> list[str]:
-    first = f"{len(study.runs)} runs. Quality is measured against the run that computes everything (FFFF)."
+    first = f"{counted(len(study.runs), 'run')}. Quality is measured against the run that computes everything (FFFF)."
     return [first, *study.told()]
 
 
@@ -146,11 +148,11 @@ def _differences(study: Study) -> str:
     bases = [(study.paired(g)["lpips"], *pair) for g in study.groups for pair in study.baselines_of(g)]
     for found, part, base in bases:
         rows = [
-            f"| {r['label']} | {r['forward_fraction']:.3f} | {interval(found[r.signature])} |"
+            f"| {part.title(r)} | {r['forward_fraction']:.3f} | {interval(found[r.signature])} |"
             for r in part.compared
             if r.signature in found
         ]
         head = f"{part.told}\n\n" if part.told else ""
-        title = f"| run | forward fraction | LPIPS against {base['label']} |\n|---|---|---|\n"
+        title = f"| run | forward fraction | LPIPS against {part.label(base)} |\n|---|---|---|\n"
         parts.append(head + title + "\n".join(rows))
     return "\n\n".join(parts) or "No baseline among these runs."

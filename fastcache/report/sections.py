@@ -10,12 +10,13 @@ from pathlib import Path
 from fastcache import fits as saved
 from fastcache.errors import UserError
 from fastcache.media.fit_plot import draw_fit
-from fastcache.report.controls import MEANING, Against, present
+from fastcache.report.controls import CHANCE, COMPETE, MEANING, Against, present
 from fastcache.report.groups import Group
 from fastcache.report.load import Run
 from fastcache.report.stats import CONFIDENCE, RESAMPLES, Estimate, Floor, Ranking
 from fastcache.report.study import Study
 from fastcache.report.tables import COLUMNS, interval
+from fastcache.report.words import counted, verb
 
 MOST_FITS = 8
 
@@ -26,7 +27,8 @@ def problems(study: Study) -> str:
     rows += [f"<p>{escape(text)}</p>" for text in study.told()]
     if notes := study.found.notes:
         listed = "".join(f"<li>{escape(text)}</li>" for text in notes)
-        rows.append(f"<details><summary>{len(notes)} runs are not finished</summary><ul>{listed}</ul></details>")
+        told = f"{counted(len(notes), 'run')} {verb(len(notes))} not finished"
+        rows.append(f"<details><summary>{told}</summary><ul>{listed}</ul></details>")
     return "\n".join(rows)
 
 
@@ -45,16 +47,15 @@ def statistics(study: Study) -> str:
 
 def controls(study: Study) -> str:
     """Per group: runs with a dial against the controls at equal compute."""
-    parts = [f'<p class="faint">{MEANING} Grey: the 95 % interval over prompts holds 0.</p>']
+    parts = [f'<p class="faint">{MEANING} In grey: {CHANCE}. {COMPETE}</p>']
     for i, g in enumerate(study.groups):
         rows = study.controls(g)
         titles = present(rows)
         body = []
         for one in rows:
-            name = ", ".join([one.run["label"] + g.options[one.run.signature], *g.where(one.run)])
             cells = [_beside(one, control) for control in titles]
-            body.append([escape(name), f"{one.run['forward_fraction']:.3f}", *cells, str(one.identical)])
-        heads = ["run", "forward", *(f"{metric} vs {t}" for t in titles.values() for metric in ("LPIPS, PSNR",))]
+            body.append([escape(g.title(one.run)), f"{one.run['forward_fraction']:.3f}", *cells, str(one.identical)])
+        heads = ["run", "forward", *(f"LPIPS, PSNR vs {title}" for title in titles.values())]
         none = "<p>No run with a dial, or no control: method=oracle, method=random, method=reuse, schedule=F-FF.</p>"
         inner = table([*heads, "identical videos"], body) if rows else none
         parts.append(f'<div data-group="{i}">{inner}</div>')
@@ -89,12 +90,12 @@ def _against(found: Mapping[str, Mapping[str, Estimate]], g: Group, base: Run, t
             if any(pair):
                 clear = "yes" if pair[0] is not None and pair[0].clear else "no"
                 cost = f"{run['forward_fraction'] - base['forward_fraction']:+.3f}"
-                label = escape(", ".join([run["label"] + g.options[run.signature], *g.where(run)]))
+                label = escape(g.title(run))
                 count = str(pair[0].n if pair[0] else pair[1].n)  # type: ignore[union-attr]
                 rows.append([label, cost, interval(pair[0]), clear, interval(pair[1], "{:+.2f}"), count])
     heads = ["run", "forward fraction", "LPIPS", "LPIPS differs", "PSNR, dB", "prompts"]
     where = f"{escape(g.told)}: " if told else ""
-    name = escape(base["label"] + g.options[base.signature])
+    name = escape(g.label(base))
     head = f"<h3>{where}difference from {name} ({base.signature}), prompt by prompt</h3>"
     return head + table(heads, rows)
 
@@ -116,9 +117,8 @@ def _ranks(part: Group, ranking: Ranking) -> str:
         for one in ranked:
             behind = "-" if one.rank == 1 else interval(one.behind)
             first = f"{fraction:.2f}" if one is ranked[0] else ""
-            rows.append(
-                [first, str(one.rank or "bound"), escape(one.line), one.schedule, interval(one.value, form), behind]
-            )
+            names = [escape(one.line), escape(one.schedule)]
+            rows.append([first, str(one.rank or "bound"), *names, interval(one.value, form), behind])
     return head + note + table(["forward fraction", "rank", "line", "schedule", ranking.metric.upper(), "behind"], rows)
 
 
@@ -140,7 +140,8 @@ def fits(study: Study) -> str:
     cards = [_fit(path) for path in paths[:MOST_FITS]]
     if not cards:
         return "<p>No fit was used or made by these runs.</p>"
-    rest = f"<p>{len(paths) - MOST_FITS} more are not drawn.</p>" if len(paths) > MOST_FITS else ""
+    left = len(paths) - MOST_FITS
+    rest = f"<p>{left} more {verb(left)} not drawn.</p>" if left > 0 else ""
     return f'<div class="plots fits">{"".join(cards)}</div>{rest}'
 
 

@@ -75,7 +75,7 @@ def find_baseline(group: Group, name: str | None) -> Run | None:
             (r for r in group.compared if r.role == "mask"), key=lambda r: r["schedule"] not in ("FxxF", "FRRF")
         )
         return masks[0] if masks else None
-    found = [run for run in group.runs if name in (run.signature, run.path.name, run["label"])]
+    found = [run for run in group.runs if name in (run.signature, run.path.name, run["label"], group.label(run))]
     if len(found) > 1:
         names = ", ".join(run.signature for run in found)
         raise UserError(f"--baseline {name} fits {len(found)} runs: {names}; name one of them by its signature")

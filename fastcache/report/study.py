@@ -9,7 +9,9 @@ from fastcache.errors import UserError
 from fastcache.report.controls import Against, against
 from fastcache.report.groups import Group, group
 from fastcache.report.load import Found, Run
+from fastcache.report.missing import missing
 from fastcache.report.stats import Estimate, Floor, Ranking, find_baseline, noise_floor, paired, rank
+from fastcache.report.words import counted, verb
 from fastcache.scores import too_fast
 
 PAIRED = ("lpips", "psnr")
@@ -100,7 +102,7 @@ class Study:
         """What a reader of the tables has to know before comparing: protocols kept apart, machines mixed."""
         lines = []
         if len(self.groups) > 1:
-            each = "; ".join(f"{g.told} ({len(g.runs)} runs)" for g in self.groups)
+            each = "; ".join(f"{g.told} ({counted(len(g.runs), 'run')})" for g in self.groups)
             lines.append(f"{len(self.groups)} protocols, kept apart: {each}")
         for g in self.groups:
             name = f" ({g.told})" if g.told else ""
@@ -112,12 +114,12 @@ class Study:
             doubts = [self.untimed[r.signature] for r in g.runs if r.signature in self.untimed]
             if doubts and self.timing:
                 told = "; ".join(dict.fromkeys(doubts[:2])) + ("; ..." if len(doubts) > 2 else "")
-                lines.append(
-                    f"{len(doubts)} of {len(g.runs)} speed-ups are left out{name}, timed beside other work ({told}); "
-                    "compare forward fractions"
-                )
+                count = f"{len(doubts)} of {counted(len(g.runs), 'speed-up')} {verb(len(doubts))}"
+                lines.append(f"{count} left out{name}, timed beside other work ({told}); compare forward fractions")
             if len(g.commits) > 1:
                 lines.append(f"runs come from {len(g.commits)} commits{name}: {', '.join(g.commits)}")
+        if absent := missing(self.runs, self.roots):
+            lines.append(absent)
         for one, other in self.found.twice:
             if not one.computes_all:
                 lines.append(f"{other.path} repeats {one.path}: shown once")
