@@ -11,6 +11,7 @@ from typing import Any
 from fastcache.catalog import DIALS
 from fastcache.errors import UserError
 from fastcache.report.load import CONTROLS, Run, load
+from fastcache.report.words import counted
 from fastcache.scores import too_fast
 
 TARGETS = ("target_speedup", "max_lpips")
@@ -48,7 +49,7 @@ def expand(argv: Sequence[str]) -> tuple[list[str], str | None]:
     lpips = "not measured" if run["lpips"] is None else f"{run['lpips']:.4f}"
     said = (
         f"{asked[0]}: {run['label']}, of {len(usable)} finished runs in {root}: measured {run['speedup']:.2f}x, "
-        f"forward fraction {run['forward_fraction']:.3f}, LPIPS {lpips} over {run['num_videos']} videos "
+        f"forward fraction {run['forward_fraction']:.3f}, LPIPS {lpips} over {counted(run['num_videos'], 'video')} "
         f"({run.signature}); "
         + (
             "the best quality at that speed or faster"
