@@ -93,6 +93,23 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
+def free_cores(device: str) -> int:
+    """Cores that a run in this process leaves free. torch takes every core of a CPU, on a GPU one that drives it;
+    OMP_NUM_THREADS is how many it may take, on a GPU also of those that are free."""
+    given = os.environ.get("OMP_NUM_THREADS", "")
+    threads = int(given) if given.isdigit() and int(given) else _physical_cores()
+    return min(threads, _physical_cores() - 1) if device != "cpu" else _physical_cores() - threads
+
+
+def _physical_cores() -> int:
+    """cores() without those that are a second thread of another, which would slow it down."""
+    siblings = "/sys/devices/system/cpu/cpu{}/topology/thread_siblings_list"
+    try:
+        return len({Path(siblings.format(cpu)).read_text() for cpu in os.sched_getaffinity(0)})
+    except (OSError, AttributeError):  # no Linux
+        return cores()
+
+
 def obey_slurm() -> None:
     """In a SLURM job, as many threads as it was given cores. torch reads the variable when it is imported."""
     given = os.environ.get("SLURM_CPUS_PER_TASK") or os.environ.get("SLURM_CPUS_ON_NODE") or ""

@@ -1,9 +1,9 @@
-"""The work of a run: model, fit, the videos that are missing, what people look at. Holds one model a process."""
+"""The work of a run: model, fit, the videos that are missing. Holds one model a process."""
 
 import json
 import resource
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 from pathlib import Path
 from time import perf_counter
@@ -16,12 +16,10 @@ from fastcache.build import build
 from fastcache.calibrate import make_fit
 from fastcache.commit import running
 from fastcache.cost import Sizes, flops_fraction
-from fastcache.media import SheetVideo, contact_sheet, side_by_side, write_mp4
 from fastcache.results import Folder, locked
-from fastcache.scores import Scores, check_size
-from fastcache.settings import Settings, guided, label, wanted_fit
+from fastcache.scores import check_size
+from fastcache.settings import Settings, guided, wanted_fit
 
-SHEET_VIDEOS = 4
 _warm: set[str] = set()  # what this process has run already
 
 
@@ -33,24 +31,16 @@ def get_model(s: Settings) -> Any:
     return _model(json.dumps([s["model"], s["weights"], s["device"], s["dtype"]], sort_keys=True))
 
 
-def get_metrics(s: Settings) -> dict[str, Any]:
-    """The metrics asked for, kept so that a network is loaded once."""
-    return {name: _metric(json.dumps(node, sort_keys=True)) for name, node in s["metric"].items()}
-
-
 @lru_cache(maxsize=1)
 def _model(key: str) -> Any:
     node, weights, device, dtype = json.loads(key)
     return api.build_model(node, weights and weights["path"], device, dtype)
 
 
-@lru_cache(maxsize=8)
-def _metric(key: str) -> Any:
-    return build(json.loads(key))
-
-
-def make_videos(s: Settings, folder: Folder, reference: Folder, title: str = "") -> None:
-    """Roll out and keep the videos that are missing, one by one."""
+def make_videos(
+    s: Settings, folder: Folder, reference: Folder, title: str = "", look: Callable[[int], None] = lambda idx: None
+) -> None:
+    """Roll out and keep the videos that are missing, one by one; ``look`` is told the number of each."""
     missing = folder.missing()
     model, sampler = get_model(s), build(s["sampler"])
     model.dit.set_kv_engines(lambda branch: build(s["engine"]))
@@ -77,8 +67,8 @@ def make_videos(s: Settings, folder: Folder, reference: Folder, title: str = "")
             events = method.nonfinite_events - before[0], method.clamps - before[1]
             info = _info(s, idx, model, video, *events) | {"wall_s": perf_counter() - began - video.search_seconds}
             folder.save_info(idx, info)
-            render(s, folder, reference, idx)
             bar.video(idx, [c.letters for c in video.rollout.chunks], info["compute_fraction"], info["wall_s"])
+            look(idx)
     model.dit.clear_caches()
 
 
@@ -137,46 +127,6 @@ def use_fit(s: Settings, model: Any, sampler: Any) -> None:
         fit = fits.load_fit(path)
     terminal.say(fits.describe(fit))
     s["rescale"] |= {"used": fit, "probe": False}
-
-
-def render(s: Settings, folder: Folder, reference: Folder, idx: int) -> None:
-    """The mp4 of a video: reference, run and difference side by side; of a reference, itself."""
-    frames = folder.frames(idx)
-    if reference is not folder:
-        frames = side_by_side(frames, reference.frames(idx), label(s), reference.settings().get("schedule", ""))
-    write_mp4(folder.mp4(idx), frames, folder.info(idx)["fps"])
-
-
-def draw_sheet(s: Settings, folder: Folder, reference: Folder, scores: Scores) -> None:
-    """sheet.png: at most four videos, with more than that the worst, the best and two from the middle."""
-    entries = scores["per_video"]
-    order = sorted(range(folder.count), key=lambda i: _quality(entries[i]))
-    if folder.count > SHEET_VIDEOS:
-        last = folder.count - 1
-        order = [order[round(last * place / (SHEET_VIDEOS - 1))] for place in range(SHEET_VIDEOS)]
-    videos = []
-    for i in sorted(order):
-        info, per_chunk = folder.info(i), entries[i]["per_chunk"]
-        scored = [] if reference is folder else [key for key in ("lpips", "psnr") if entries[i][key] is not None]
-        videos.append(
-            SheetVideo(
-                title=f"{i}: {info['prompt']}",
-                run=folder.frames(i),
-                reference=None if reference is folder else reference.frames(i),
-                frames_of_chunk=info["frames_of_chunk"],
-                letters=[chunk["letters"] for chunk in info["chunks"]],
-                fractions=per_chunk["compute_fraction"],
-                values={key.upper(): per_chunk[key] for key in scored},
-            )
-        )
-    under = [scores[key] for key in ("model", "engine", "sampler")]
-    under += [f"seed {s['seed']}", f"{scores['speedup']:.2f}x", f"reference {reference.signature}"]
-    contact_sheet(folder.path / "sheet.png", videos, label(s), ", ".join(under))
-
-
-def _quality(entry: dict[str, Any]) -> float:
-    """Higher is better: PSNR, infinite where identical."""
-    return float("inf") if entry["psnr"] is None else entry["psnr"]
 
 
 def _info(s: Settings, idx: int, model: Any, video: api.Video, nonfinite: int, clamps: int) -> dict[str, Any]:

@@ -53,7 +53,8 @@ def check(todo: Sequence[Settings], local: bool, here: bool = True) -> None:
 
     Raises UserError before anything is written.
     """
-    from fastcache.make import files_shown, get_metrics, get_model
+    from fastcache.finished import get_metrics
+    from fastcache.make import files_shown, get_model
 
     check_tracking([s for s in todo if s["force"] or not Folder.of(s).finished])
     for root in {s["outputs"] for s in todo}:

@@ -15,13 +15,16 @@ from omegaconf import DictConfig
 
 from fastcache import __version__, launchers, preflight, scores, terminal
 from fastcache.catalog import CONF
-from fastcache.config import plan
+from fastcache.config import Plan, plan
 from fastcache.errors import UserError
 from fastcache.results import Folder, read_json, write_json
 from fastcache.settings import Settings, engine_reference_of, label, own_reference, reference_of
 from fastcache.target import expand
 from fastcache.track import job as tracked_job
 from fastcache.track import tracked
+from fastcache.worker import beside, submit
+
+WORTH = 12  # videos whose scoring and drawing take as long as a second process takes to start
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -49,7 +52,18 @@ def main(argv: Sequence[str] | None = None) -> int:
             return 0
         if command.part:
             terminal.say(command.part)
-        preflight.check(todo, local=launcher == launchers.BASIC or not command.sweep, here=here)
+    except UserError as error:
+        terminal.error(error)
+        return 1
+    alone = launcher == launchers.BASIC or not command.sweep  # every job runs in this process
+    with beside(spare_cores(todo) if alone else 0):
+        return carry_out(command, todo, launcher, alone)
+
+
+def carry_out(command: Plan, todo: Sequence[Settings], launcher: str, alone: bool) -> int:
+    """Check every job, run what is missing, say what came of it; returns the exit status."""
+    try:
+        preflight.check(todo, local=alone, here=alone or launchers.is_here(launcher))
         for line in preflight.reachable(todo):
             terminal.say(line)
     except UserError as error:
@@ -59,7 +73,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if not command.sweep:
             if not attempt(todo[0]):
                 return 1
-        elif launcher == launchers.BASIC:
+        elif alone:
             for number, s in enumerate(todo, 1):
                 attempt_once(s, f"job {number}/{len(todo)}  ")
         else:
@@ -68,6 +82,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         terminal.error("interrupted; the same command goes on where it stopped")
         return 130
     return conclude(todo, command.sweep)
+
+
+def spare_cores(todo: Sequence[Settings]) -> int:
+    """Cores for scoring and drawing beside the videos; none where these are too few to pay for a second process."""
+    left = [s for s in todo if s["force"] or not Folder.of(s).finished]
+    pays = sum(s["num_videos"] for s in left) >= WORTH
+    return launchers.free_cores(left[0]["device"]) if pays else 0
 
 
 def launch(argv: Sequence[str]) -> None:
@@ -126,7 +147,8 @@ def attempt(s: Settings, title: str = "", who: str = "", wait: bool = False) -> 
 def run(s: Settings, title: str = "", wait: bool = False) -> scores.Scores:
     """One run: its reference, the videos that are missing, its scores. What is on disk already is taken from there.
     Where another process is making the same run, the answer is an error or, with ``wait``, what it makes."""
-    from fastcache.make import draw_sheet, get_metrics, make_videos, render
+    from fastcache import finished
+    from fastcache.make import make_videos
 
     folder = Folder.of(s)
     reference = reference_folder(s, folder)
@@ -142,21 +164,32 @@ def run(s: Settings, title: str = "", wait: bool = False) -> scores.Scores:
         folder.start(s)
         with terminal.logged(folder.path / "run.log"), tracked(s, **_tracking(s, folder, is_reference)) as tracker:
             terminal.LOG.info(terminal.header(s, folder.signature))
-            metrics = get_metrics(s)
-            for problem in load_metrics(metrics):
+            for problem in submit(finished.load_metrics, s).result():
                 terminal.say(f"note: {problem}")
+            others = [reference] if twin is None else [reference, twin]
+            anew = former is not None and former["reference"] != reference.signature
+            scored, drawn = {}, []
+
+            def look(idx: int) -> None:
+                """A video is there: have it scored and drawn."""
+                scored[idx] = submit(finished.score, s, folder, others, idx)
+                if anew or not folder.mp4(idx).is_file():
+                    drawn.append(submit(finished.render, s, folder, reference, idx))
+
+            for idx in set(range(folder.count)) - set(folder.missing()):
+                look(idx)
             if not complete:
-                make_videos(s, folder, reference, title)
+                make_videos(s, folder, reference, title, look)
                 folder.describe(s)  # with the fit, where one had to be made
-            made = scores.measure(s, folder, reference, metrics, None if s["force"] else former, twin)
+            found = [scored[idx].result() for idx in range(folder.count)]
+            made = scores.measure(s, folder, reference, found, None if s["force"] else former, twin)
             trace = scores.trace(folder)
-            for idx in range(folder.count):
-                if not folder.mp4(idx).is_file() or (former and former["reference"] != reference.signature):
-                    render(s, folder, reference, idx)
-            draw_sheet(s, folder, reference, made)
+            finished.draw_sheet(s, folder, reference, made)
             write_json(folder.path / "trace.json", trace)
             write_json(folder.path / "scores.json", made)
             tracker.log_scores(made, trace)
+            for task in drawn:
+                task.result()
             tracker.log_media(folder.path / "sheet.png", [folder.mp4(i) for i in range(folder.count)])
             folder.finish()
     return made
@@ -192,13 +225,6 @@ def engine_folder(s: Settings, folder: Folder) -> Folder | None:
 def _tracking(s: Settings, folder: Folder, is_reference: bool) -> dict[str, Any]:
     kind = "reference" if is_reference else "eval"
     return tracked_job(s, folder.path.name, folder.signature, folder.path, kind)
-
-
-def load_metrics(metrics: dict) -> list[str]:
-    """Load networks before the videos are made; a sentence for each metric that cannot be had here."""
-    from fastcache.metrics.score import prepare
-
-    return prepare(list(metrics.values()))
 
 
 def conclude(todo: Sequence[Settings], sweep: bool) -> int:

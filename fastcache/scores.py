@@ -2,12 +2,11 @@
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from statistics import fmean, median
-from typing import Any
+from typing import Any, NamedTuple
 
 from fastcache.catalog import DIALS
 from fastcache.errors import UserError
-from fastcache.metrics.base import Metric
-from fastcache.metrics.score import NAMES, NOT_ASKED, PER_CHUNK, protocol, score_video, summarise
+from fastcache.metrics.score import NAMES, NOT_ASKED, PER_CHUNK, summarise
 from fastcache.results import Folder, differing
 from fastcache.schedule import parse_schedule
 from fastcache.settings import Settings, guided, label, number
@@ -15,13 +14,21 @@ from fastcache.settings import Settings, guided, label, number
 Scores = dict[str, Any]
 TIMING = (
     "wall clock after a warm-up chunk in each process, medians over videos; dit_s_per_video: the DiT and the cache "
-    "method, denoising and store passes; s_per_video: from prompt to frames on disk, without mp4 and scoring"
+    "method, denoising and store passes; s_per_video: from prompt to frames on disk, without mp4 and scoring, which a "
+    "sweep leaves to a second process where a core is free"
 )
 UNSTEADY = 1.5
 """How much slower than its like a video may be before a speed-up is in doubt."""
 LEEWAY = 1.05
 """How far above its bound a speed-up may be on a steady machine."""
 PEAK = "peak_bytes: CUDA memory of the process on a GPU, its resident memory on a CPU"
+
+
+class Scored(NamedTuple):
+    """What the metrics say of one video: an entry for each run it was compared with, and the rules they follow."""
+
+    entries: list[dict[str, Any]]
+    rules: dict[str, Any]
 
 
 def up_to_date(former: Scores | None, reference: Folder, wanted: Mapping[str, Any], twin: Folder | None = None) -> bool:
@@ -38,33 +45,26 @@ def measure(
     s: Settings,
     folder: Folder,
     reference: Folder,
-    metrics: Mapping[str, Metric],
+    scored: Sequence[Scored],
     former: Scores | None = None,
     twin: Folder | None = None,
 ) -> Scores:
-    """The scores of a run whose videos are all on disk. Numbers of ``former`` that are not asked for again are kept.
-    ``twin`` is the FFFF run on the same engine, which isolates the method where the engine is not exact.
-
-    Raises UserError where run and reference differ in size.
-    """
+    """The scores of a run from those of its videos. Numbers of ``former`` that were not asked for again are kept.
+    ``twin`` is the FFFF run on the same engine, which isolates the method where the engine is not exact; where there is
+    one, the videos were compared with the reference and then with it."""
     infos = [folder.info(i) for i in range(folder.count)]
     base = [reference.info(i) for i in range(folder.count)]
-    used = list(metrics.values())
-    entries = []
-    for i, info in enumerate(infos):
-        frames = folder.frames(i)
-        entry = score_video(frames, reference.frames(i), info["frames_of_chunk"], used)
-        entry["per_chunk"]["compute_fraction"] = [fmean(chunk["fractions"]) for chunk in info["chunks"]]
-        entries.append({key: info[key] for key in ("prompt", "seed", "compute_fraction")} | entry)
+    keys = ("prompt", "seed", "compute_fraction")
+    entries = [{key: info[key] for key in keys} | one.entries[0] for info, one in zip(infos, scored, strict=True)]
     if former is not None and former["reference"] == reference.signature:
         for entry, old in zip(entries, former["per_video"], strict=True):
             _keep(entry, old)
             for name in PER_CHUNK:
                 if entry[name] is not None and all(value is None for value in entry["per_chunk"][name]):
                     entry["per_chunk"][name] = old["per_chunk"][name]
-    rules = protocol(used, frames.shape) | {"timing": TIMING, "memory": PEAK, "made_by": _made_by(infos)}
+    rules = scored[-1].rules | {"timing": TIMING, "memory": PEAK, "made_by": _made_by(infos)}
     rules["timing_doubt"] = {"run": unsteady(infos), "reference": unsteady(base)}
-    rules["metrics"] = {name: s["metric"][name] for name in metrics}
+    rules["metrics"] = dict(s["metric"])
     if fit := s["rescale"]["used"]:
         kept = ("name", "coefficients", "degree", "domain", "steps", "r2", "loo", "n", "gate")
         rules["rescale"] = {key: fit.get(key) for key in kept}
@@ -75,24 +75,22 @@ def measure(
         | summarise(entries)
         | _costs(s, infos, base)
         | {
-            "engine_reference": None if twin is None else _against_engine(folder, twin, used, former),
+            "engine_reference": None if twin is None else _against_engine(infos, twin, scored, former),
             "per_video": entries,
             "protocol": rules | {"dtype": s["dtype"], "device": s["device"]},
         }
     )
 
 
-def _against_engine(folder: Folder, twin: Folder, used: Sequence[Metric], former: Scores | None) -> Scores:
+def _against_engine(
+    infos: Sequence[Mapping[str, Any]], twin: Folder, scored: Sequence[Scored], former: Scores | None
+) -> Scores:
     """Quality and DiT speed-up against the FFFF run on the same engine."""
-    infos = [folder.info(i) for i in range(folder.count)]
-    entries = [
-        score_video(folder.frames(i), twin.frames(i), info["frames_of_chunk"], used) for i, info in enumerate(infos)
-    ]
-    made = summarise(entries)
+    made = summarise([one.entries[1] for one in scored])
     old = (former or {}).get("engine_reference") or {}
     if old.get("reference") == twin.signature:
         _keep(made, old)
-    speedup = median(twin.info(i)["dit_s"] for i in range(folder.count)) / median(info["dit_s"] for info in infos)
+    speedup = median(twin.info(i)["dit_s"] for i in range(len(infos))) / median(info["dit_s"] for info in infos)
     return {"reference": twin.signature, **made, "speedup": speedup}
 
 

@@ -54,6 +54,8 @@ ROOMS = {
     "config": (COMMON | {"catalog", "grids", "launchers", "shown"}, {"torch", "wandb"}),
     "results": (COMMON | {"encoders", "settings"}, LIGHT),
     "scores": (COMMON | {"catalog", "metrics", "results", "schedule", "settings"}, LIGHT),
+    "finished": (COMMON | {"build", "media", "metrics", "results", "scores", "settings"}, LIGHT),
+    "worker": (COMMON | {"terminal"}, LIGHT),
     "terminal": (COMMON | {"catalog", "settings"}, LIGHT),
     "report": (
         COMMON | {"catalog", "config", "report", "results", "scores", "settings", "terminal", "fits", "media", "track"},

@@ -15,7 +15,7 @@ import torch
 from command import QUICK, fastcache, only, read, runs, times
 from PIL import Image
 
-from fastcache import api, make
+from fastcache import api, finished, make
 from fastcache.methods.reuse import DirectReuse
 
 ONE = ("frames=3", "num_videos=1")
@@ -145,7 +145,7 @@ def test_an_interrupted_run_says_how_to_go_on(out, capsys, monkeypatch):
     def stop(*args):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(make, "render", stop)
+    monkeypatch.setattr(finished, "render", stop)
     assert fastcache("method=none", *ONE, f"outputs={out}") == 130
     assert "the same command goes on" in capsys.readouterr().err
     assert runs(out) == []

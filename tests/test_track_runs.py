@@ -14,7 +14,7 @@ from wandb_endpoint import Endpoint, alone
 
 HERE = Path(__file__).resolve().parent
 QUICK = ["model=toy", "frames=3", "num_videos=1", "metric=psnr", "tracking=online", "tracking.group=study"]
-FAIL = "import fastcache.make as m; m.render = lambda *a: 1 / 0"
+FAIL = "import fastcache.finished as m; m.render = lambda *a: 1 / 0"
 
 
 def commands(home: Path, *lines: list[str], fail: int | None = None, **environment: str):

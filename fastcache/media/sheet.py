@@ -60,7 +60,7 @@ def contact_sheet(path: Path | str, videos: Sequence[SheetVideo], title: str, su
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     with written_aside(path) as aside:
-        sheet.save(aside, format="PNG")
+        sheet.save(aside, format="PNG", compress_level=1)  # half the time of the default, a quarter larger
     return path
 
 

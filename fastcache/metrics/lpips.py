@@ -124,5 +124,5 @@ class Lpips:
 
 def _to_network(frames: Clip, factor: int) -> Tensor:
     """uint8 [N, H, W, 3] -> float [N, 3, H * factor, W * factor] in [-1, 1]; the one place where this range is made."""
-    large = frames.repeat(factor, axis=1).repeat(factor, axis=2)
+    large = frames.repeat(factor, axis=2).repeat(factor, axis=1)
     return torch.from_numpy(large).permute(0, 3, 1, 2).float() / 127.5 - 1
