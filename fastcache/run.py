@@ -13,7 +13,7 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.plugins.sweeper import Sweeper
 from omegaconf import DictConfig
 
-from fastcache import __version__, launchers, preflight, scores, terminal
+from fastcache import __version__, finished, launchers, preflight, scores, terminal
 from fastcache.catalog import CONF
 from fastcache.config import Plan, plan
 from fastcache.errors import UserError
@@ -56,7 +56,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         terminal.error(error)
         return 1
     alone = launcher == launchers.BASIC or not command.sweep  # every job runs in this process
-    with beside(spare_cores(todo) if alone else 0):
+    with beside(spare_cores(todo) if alone else 0, finished.load_metrics, todo[0]):
         return carry_out(command, todo, launcher, alone)
 
 
@@ -147,7 +147,6 @@ def attempt(s: Settings, title: str = "", who: str = "", wait: bool = False) -> 
 def run(s: Settings, title: str = "", wait: bool = False) -> scores.Scores:
     """One run: its reference, the videos that are missing, its scores. What is on disk already is taken from there.
     Where another process is making the same run, the answer is an error or, with ``wait``, what it makes."""
-    from fastcache import finished
     from fastcache.make import make_videos
 
     folder = Folder.of(s)

@@ -57,8 +57,9 @@ def is_apart() -> bool:
 
 
 @contextmanager
-def beside(cores: int) -> Iterator[None]:
-    """Work in a second process on ``cores`` cores, which is started at once; with none to spare, in this process.
+def beside(cores: int, first: Callable[..., Any], *args: Any) -> Iterator[None]:
+    """Work in a second process on ``cores`` cores; with none to spare, in this process. The second process starts at
+    once and on ``first(*args)``, whose result nobody waits for: what it loads will be there when it is needed.
 
     The second process ends with the block, whatever it is doing, and with the first one, however that ends.
     """
@@ -70,7 +71,7 @@ def beside(cores: int) -> Iterator[None]:
     pool = ProcessPoolExecutor(1, mp_context=get_context("spawn"), initializer=_begin, initargs=(cores,))
     # The work is all in this package: whatever was started as __main__ need not be imported again there.
     with _deaf_to_interrupts(), patch.dict(sys.modules, {"__main__": ModuleType("__main__")}):
-        pool.submit(_ready)
+        pool.submit(first, *args)
     _pool = pool
     try:
         yield
@@ -106,7 +107,3 @@ def _end_with_parent() -> None:
     assert parent is not None
     parent.join()
     os._exit(1)
-
-
-def _ready() -> None:
-    """The first piece of work, for the process to start on."""

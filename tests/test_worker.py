@@ -88,7 +88,7 @@ def test_what_goes_wrong_there_is_the_jobs_own_error(out, spare, capfd):
 
 
 def test_work_of_a_killed_process_is_done_here(capfd):
-    with worker.beside(1):
+    with worker.beside(1, int):
         first = worker.submit(os.getpid).result()
         assert first != os.getpid()
         waiting = [worker.submit(time.sleep, 600), worker.submit(os.getpid)]
@@ -100,7 +100,7 @@ def test_work_of_a_killed_process_is_done_here(capfd):
 
 
 def test_a_result_or_an_error_comes_back_and_nothing_else_is_shared():
-    with worker.beside(1):
+    with worker.beside(1, int):
         with pytest.raises(ValueError, match="invalid literal"):
             worker.submit(int, "x").result()
         assert worker.submit(int, "7").result() == 7
@@ -108,7 +108,7 @@ def test_a_result_or_an_error_comes_back_and_nothing_else_is_shared():
 
 
 def test_without_cores_to_spare_work_is_done_at_once():
-    with worker.beside(0):
+    with worker.beside(0, int):
         assert not worker.is_apart()
         assert worker.submit(os.getpid).result() == os.getpid()
         with pytest.raises(ValueError, match="invalid literal"):
@@ -117,7 +117,7 @@ def test_without_cores_to_spare_work_is_done_at_once():
 
 def test_the_process_ends_with_the_block_whatever_it_does():
     began = time.monotonic()
-    with worker.beside(1):
+    with worker.beside(1, int):
         pid = worker.submit(os.getpid).result()
         worker.submit(time.sleep, 600)
     assert until(lambda: not alive(pid))
@@ -125,7 +125,7 @@ def test_the_process_ends_with_the_block_whatever_it_does():
 
 
 def test_an_interrupt_is_left_to_the_first_process():
-    with worker.beside(1):
+    with worker.beside(1, int):
         pid = worker.submit(os.getpid).result()
         os.kill(pid, signal.SIGINT)
         assert worker.submit(os.getpid).result() == pid
@@ -136,7 +136,7 @@ def test_the_process_ends_with_a_killed_first_one():
     code = """if True:
         import os, time
         from fastcache import worker
-        with worker.beside(1):
+        with worker.beside(1, int):
             print(worker.submit(os.getpid).result(), flush=True)
             worker.submit(time.sleep, 600)
             time.sleep(600)
