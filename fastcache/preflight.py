@@ -170,10 +170,10 @@ def reachable(todo: Sequence[Settings]) -> list[str]:
 def reach(s: Settings) -> str:
     """The speed-ups of DiT time that whole skipped steps give."""
     speeds = scores.speeds(s)
-    if len(speeds) == 1 and speeds[0] > 1:
+    if len(speeds) == 1 and "-" in s["schedule"]:
         return f"{speeds[0]:.2f}x of DiT time: steps left out: {s['schedule'].count('-')} a chunk"
     if len(speeds) == 1:
-        return "1.00x: every step is forced"
+        return f"{speeds[0]:.2f}x of DiT time: every step is forced"
     skipped = ", ".join(map(str, range(len(speeds))))
     store = "no store pass" if s["sampler"].get("store") == "reuse_last" else "the store pass counted"
     return f"{', '.join(f'{x:.2f}x' for x in speeds)} of DiT time by skipping {skipped} steps of a chunk, {store}"

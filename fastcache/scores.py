@@ -136,23 +136,24 @@ def trace(folder: Folder) -> dict[str, Any]:
     return {"videos": [{"chunks": [{key: chunk[key] for key in keys} for chunk in chunks]} for chunks in videos]}
 
 
-def top_speed(s: Settings) -> float:
-    """Highest DiT speed-up of the schedule; where the store pass is left out, of the denoising steps alone. Chunks that
-    the method leaves alone (``method.chunks``) are computed in full."""
-    top, chunks = speeds(s), s["frames"] // s["sampler"]["frames_per_chunk"]
+def top_speed(s: Settings, whole: float | None = None) -> float:
+    """Highest of ``speeds``. Chunks that the method leaves alone (``method.chunks``) are computed in full."""
+    top, chunks = speeds(s, whole), s["frames"] // s["sampler"]["frames_per_chunk"]
     if (ends := s["method"].get("chunks")) is None:
         return top[-1]
     inside = max(0, min(ends[1] + 1, chunks) - ends[0])
     return chunks / (inside / top[-1] + (chunks - inside) / top[0])
 
 
-def speeds(s: Settings) -> list[float]:
+def speeds(s: Settings, whole: float | None = None) -> list[float]:
     """The DiT speed-ups that a run can reach, by the number of steps of a chunk that are skipped, from those that the
-    schedule leaves out to all that it leaves open."""
-    forced = parse_schedule(s["schedule"], len(s["sampler"]["steps"]))
-    forwards = len(forced) + (s["sampler"].get("store") != "reuse_last")
+    schedule leaves out to all that it leaves open. They are over a reference of ``whole`` forwards a chunk; if not
+    given, over the FFFF run that the settings ask for."""
+    forced, own = parse_schedule(s["schedule"], len(s["sampler"]["steps"])), s["sampler"].get("store") != "reuse_last"
+    if whole is None:
+        whole = len(forced) + (own or s["reference"] == "clean")
     least = forced.count(None)
-    return [forwards / (forwards - skipped) for skipped in range(least, least + forced.count(False) + 1)]
+    return [whole / (len(forced) + own - skipped) for skipped in range(least, least + forced.count(False) + 1)]
 
 
 def idle_dial(s: Settings, made: Mapping[str, Any], traced: Mapping[str, Any] | None) -> str | None:
@@ -214,14 +215,22 @@ def _identity(s: Settings, folder: Folder, reference: Folder) -> Scores:
     }
 
 
+def _forwards(chunks: Iterable[Mapping[str, Any]]) -> int:
+    """DiT forwards of chunks, skipped steps and those of other roles than denoising included."""
+    return sum(len(chunk["fractions"]) + chunk["full_forwards"] for chunk in chunks)
+
+
 def _costs(s: Settings, infos: Sequence[Mapping[str, Any]], base: Sequence[Mapping[str, Any]]) -> Scores:
+    """What a run costs. Forward fraction and ceiling are, like the speed-up, relative to the reference, which may have
+    more forwards: store passes that the run leaves out."""
     mid = {key: median(info[key] for info in infos) for key in ("dit_s", "wall_s", "decode_s")}
     ref = {key: median(info[key] for info in base) for key in ("dit_s", "wall_s")}
     rest = [1 - (info["dit_s"] + info["decode_s"]) / info["wall_s"] for info in infos]
+    scale = [_forwards(info["chunks"]) / _forwards(b["chunks"]) for info, b in zip(infos, base, strict=True)]
     return {
         "compute_fraction": fmean(info["compute_fraction"] for info in infos),
-        "forward_fraction": fmean(info["forward_fraction"] for info in infos),
-        "ceiling": top_speed(s),
+        "forward_fraction": fmean(info["forward_fraction"] * part for info, part in zip(infos, scale, strict=True)),
+        "ceiling": top_speed(s, _forwards(base[0]["chunks"][-1:])),
         "speedup": ref["dit_s"] / mid["dit_s"],
         "speedup_e2e": ref["wall_s"] / mid["wall_s"],
         "dit_s_per_video": mid["dit_s"],

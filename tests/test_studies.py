@@ -8,6 +8,7 @@ from command import fastcache
 from fastcache import catalog, config
 from fastcache.errors import UserError
 from fastcache.results import read_json, signature
+from fastcache.scores import too_fast
 from fastcache.settings import resolve
 
 MINE = """\
@@ -123,13 +124,28 @@ def test_a_reference_of_no_seed_is_refused(words):
         jobs(words)
 
 
-def test_a_reference_with_store_passes_can_be_asked_for(tmp_path):
-    words = ["method=reuse", "schedule=FRFF", "sampler.store=reuse_last", "reference=clean", f"outputs={tmp_path}"]
-    assert fastcache(*words, *SMALL) == 0
-    (scores,) = map(read_json, tmp_path.glob("reuse-*/scores.json"))
-    (reference,) = map(read_json, tmp_path.glob("none-*/scores.json"))
-    assert scores["reference"] == reference["signature"]
-    assert reference["forward_fraction"] == 1
+@pytest.mark.parametrize(("words", "forward", "compute"), [
+    (["method=reuse", "schedule=FRFF"], 3 / 5, 3 / 4),
+    (["method=none", "schedule=FFFF"], 4 / 5, 1),
+], ids=str)  # fmt: skip
+def test_what_a_store_pass_costs_counts_where_only_the_reference_has_it(tmp_path, capsys, words, forward, compute):
+    words = [*words, "sampler.store=reuse_last", f"outputs={tmp_path}", *SMALL]
+    assert fastcache(*words, "reference=clean", "dry=true") == 0
+    assert f"{1 / forward:.2f}x of DiT time" in capsys.readouterr().out
+    assert fastcache(*words, "reference=clean") == 0
+    lean, whole = sorted(map(read_json, tmp_path.glob("*/scores.json")), key=lambda s: s["reference"] == s["signature"])
+    assert lean["reference"] == whole["signature"]
+    assert (whole["forward_fraction"], whole["ceiling"]) == (1, 1)
+    assert fastcache(*words, f"reference={whole['signature']}") == 0  # the same one, by its name
+    for scores in (lean, read_json(next(tmp_path.glob(f"*-{lean['signature']}/scores.json")))):
+        assert scores["forward_fraction"] == pytest.approx(forward)
+        assert scores["compute_fraction"] == pytest.approx(compute)
+        assert scores["ceiling"] == pytest.approx(1 / forward)
+        assert too_fast(scores | {"speedup": 1.04 / forward}) is None
+        assert too_fast(scores | {"speedup": 1.06 / forward})
+    assert fastcache(*words) == 0  # against the FFFF run that has no store passes either
+    alike = read_json(next(tmp_path.glob(f"*-{lean['signature']}/scores.json")))
+    assert alike["forward_fraction"] == alike["compute_fraction"] == pytest.approx(1 / alike["ceiling"])
 
 
 @pytest.mark.parametrize(("words", "says"), [

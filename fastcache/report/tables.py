@@ -31,7 +31,7 @@ class Column(NamedTuple):
 
 COLUMNS = (
     Column("compute_fraction", "compute", "{:.3f}", "tokens computed / tokens, over denoising steps", "lower"),
-    Column("forward_fraction", "forward", "{:.3f}", "the same over all forwards, store passes included", "lower"),
+    Column("forward_fraction", "forward", "{:.3f}", "all forwards / the reference's, store passes included", "lower"),
     Column("ceiling", "ceiling", "{:.2f}x", "top DiT speed-up of the schedule, store pass counted", "higher"),
     Column("speedup", "speedup", "{:.2f}x", "measured DiT wall time, reference / run", "higher"),
     Column(
