@@ -15,7 +15,7 @@ from omegaconf import DictConfig
 
 from fastcache import __version__, finished, launchers, preflight, scores, terminal
 from fastcache.catalog import CONF
-from fastcache.config import Plan, plan
+from fastcache.config import plan
 from fastcache.errors import UserError
 from fastcache.results import Folder, read_json, write_json
 from fastcache.settings import Settings, engine_reference_of, label, own_reference, reference_of
@@ -37,39 +37,37 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"fastcache {__version__}")
         return 0
     try:
-        argv, picked = expand(argv)
-        if picked:
-            terminal.say(picked)
-        command = plan(argv)
-        if command.jobs is None:
-            launch(command.launches[0])
-            return 0
-        launcher = command.jobs[0].choices.get("hydra/launcher", launchers.BASIC)
-        here = launchers.is_here(launcher) or not command.sweep
-        todo = [preflight.prepare(*job, here) for job in command.jobs]
-        if any(s["dry"] for s in todo):
-            preflight.dry_all(todo, command.part)
-            return 0
-        if command.part:
-            terminal.say(command.part)
+        return carry_out(argv)
     except UserError as error:
         terminal.error(error)
         return 1
+    except KeyboardInterrupt:
+        terminal.error("interrupted; the same command goes on where it stopped")
+        return 130
+
+
+def carry_out(argv: Sequence[str]) -> int:
+    """Check every job, run what is missing, say what came of it. Raises UserError before anything is made."""
+    argv, picked = expand(argv)
+    if picked:
+        terminal.say(picked)
+    command = plan(argv)
+    if command.jobs is None:
+        launch(command.launches[0])
+        return 0
+    launcher = command.jobs[0].choices.get("hydra/launcher", launchers.BASIC)
     alone = launcher == launchers.BASIC or not command.sweep  # every job runs in this process
+    here = alone or launchers.is_here(launcher)
+    todo = [preflight.prepare(*job, here) for job in command.jobs]
+    if any(s["dry"] for s in todo):
+        preflight.dry_all(todo, command.part)
+        return 0
+    if command.part:
+        terminal.say(command.part)
     with beside(spare_cores(todo) if alone else 0, finished.load_metrics, todo[0]):
-        return carry_out(command, todo, launcher, alone)
-
-
-def carry_out(command: Plan, todo: Sequence[Settings], launcher: str, alone: bool) -> int:
-    """Check every job, run what is missing, say what came of it; returns the exit status."""
-    try:
-        preflight.check(todo, local=alone, here=alone or launchers.is_here(launcher))
+        preflight.check(todo, local=alone, here=here)
         for line in preflight.reachable(todo):
             terminal.say(line)
-    except UserError as error:
-        terminal.error(error)
-        return 1
-    try:
         if not command.sweep:
             if not attempt(todo[0]):
                 return 1
@@ -78,9 +76,6 @@ def carry_out(command: Plan, todo: Sequence[Settings], launcher: str, alone: boo
                 attempt_once(s, f"job {number}/{len(todo)}  ")
         else:
             launch_jobs(command.launches, launcher, len(todo))
-    except KeyboardInterrupt:
-        terminal.error("interrupted; the same command goes on where it stopped")
-        return 130
     return conclude(todo, command.sweep)
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import BrokenExecutor, Future, ProcessPoolExecutor
 from contextlib import contextmanager, suppress
 from multiprocessing import active_children, get_context, parent_process
-from threading import Thread, current_thread, main_thread
+from threading import Thread
 from types import ModuleType
 from typing import Any, NamedTuple
 from unittest.mock import patch
@@ -68,12 +68,14 @@ def beside(cores: int, first: Callable[..., Any], *args: Any) -> Iterator[None]:
         yield
         return
     before = set(active_children())
-    pool = ProcessPoolExecutor(1, mp_context=get_context("spawn"), initializer=_begin, initargs=(cores,))
-    # The work is all in this package: whatever was started as __main__ need not be imported again there.
-    with _deaf_to_interrupts(), patch.dict(sys.modules, {"__main__": ModuleType("__main__")}):
-        pool.submit(first, *args)
-    _pool = pool
+    # Python's own helper would warn of semaphores, which it removes, whenever the first process is killed.
+    with patch.object(sys, "warnoptions", [*sys.warnoptions, "ignore:resource_tracker"]):
+        pool = ProcessPoolExecutor(1, mp_context=get_context("spawn"), initializer=_begin, initargs=(cores,))
     try:
+        # The work is all in this package: whatever was started as __main__ need not be imported again there.
+        with _later_interrupts(), patch.dict(sys.modules, {"__main__": ModuleType("__main__")}):
+            pool.submit(first, *args)
+        _pool = pool
         yield
     finally:
         _pool = None
@@ -83,16 +85,13 @@ def beside(cores: int, first: Callable[..., Any], *args: Any) -> Iterator[None]:
 
 
 @contextmanager
-def _deaf_to_interrupts() -> Iterator[None]:
-    """A process started inside leaves Ctrl-C to the one that starts it."""
-    if current_thread() is not main_thread():
-        yield
-        return
-    former = signal.signal(signal.SIGINT, signal.SIG_IGN)
+def _later_interrupts() -> Iterator[None]:
+    """Ctrl-C waits for the end of the block. A process that is started inside never hears of it."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, former)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
 
 
 def _begin(cores: int) -> None:

@@ -15,7 +15,7 @@ import torch
 from command import QUICK, fastcache, only, read, runs, times
 from PIL import Image
 
-from fastcache import api, finished, make
+from fastcache import api, finished, make, preflight, run
 from fastcache.methods.reuse import DirectReuse
 
 ONE = ("frames=3", "num_videos=1")
@@ -141,11 +141,12 @@ def test_a_killed_run_goes_on_with_the_next_missing_video(out, tmp_path, monkeyp
             assert (a["frames"] == b["frames"]).all()
 
 
-def test_an_interrupted_run_says_how_to_go_on(out, capsys, monkeypatch):
-    def stop(*args):
+@pytest.mark.parametrize("place", [(run, "plan"), (preflight, "check"), (finished, "render")], ids=lambda p: p[1])
+def test_an_interrupted_run_says_how_to_go_on(out, capsys, monkeypatch, place):
+    def stop(*args, **options):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(finished, "render", stop)
+    monkeypatch.setattr(*place, stop)
     assert fastcache("method=none", *ONE, f"outputs={out}") == 130
     assert "the same command goes on" in capsys.readouterr().err
     assert runs(out) == []

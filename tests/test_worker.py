@@ -132,6 +132,19 @@ def test_an_interrupt_is_left_to_the_first_process():
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
+def test_an_interrupt_while_the_process_starts_is_not_lost(monkeypatch):
+    submit = worker.ProcessPoolExecutor.submit
+
+    def interrupted(*args):
+        os.kill(os.getpid(), signal.SIGINT)
+        return submit(*args)
+
+    monkeypatch.setattr(worker.ProcessPoolExecutor, "submit", interrupted)
+    with pytest.raises(KeyboardInterrupt), worker.beside(1, time.sleep, 600):
+        time.sleep(60)
+    assert not worker.is_apart()
+
+
 def test_the_process_ends_with_a_killed_first_one():
     code = """if True:
         import os, time
@@ -142,11 +155,12 @@ def test_the_process_ends_with_a_killed_first_one():
             time.sleep(600)
     """
     env = os.environ | {"PYTHONPATH": str(Path(__file__).resolve().parent.parent)}
-    first = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, env=env)
+    streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    first = subprocess.Popen([sys.executable, "-c", code], text=True, env=env, **streams)
     second = int(first.stdout.readline())
     assert alive(second)
     first.kill()
-    first.wait()
+    assert first.communicate(timeout=60) == ("", "")  # which the second process holds open too
     assert until(lambda: not alive(second))
 
 
