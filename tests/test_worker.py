@@ -70,6 +70,7 @@ def test_a_second_process_scores_and_draws_the_same(out, spare, monkeypatch):
         assert (ours / "sheet.png").is_file() and (ours / "done.json").is_file()
 
 
+@pytest.mark.slow
 def test_what_goes_wrong_there_is_the_jobs_own_error(out, spare, capfd):
     words = (*SWEEP, f"outputs={out}")
     assert fastcache(*words) == 0
