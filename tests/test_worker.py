@@ -186,9 +186,9 @@ def test_a_second_thread_of_a_core_is_no_core(monkeypatch):
     assert launchers._physical_cores() == 2
 
 
-def test_finished_runs_and_few_videos_start_no_process(out, monkeypatch):
+def test_finished_runs_few_videos_and_metrics_on_a_gpu_start_no_process(out, monkeypatch):
     monkeypatch.setattr(launchers, "free_cores", lambda device: 1)
-    s = {"force": False, "num_videos": 5, "device": "cpu", "outputs": str(out)}
+    s = {"force": False, "num_videos": 5, "device": "cpu", "outputs": str(out), "metric": {"lpips": {"device": "cpu"}}}
     done = []
     monkeypatch.setattr(Folder, "of", lambda s: type("F", (), {"finished": s["num_videos"] in done}))
     assert run.spare_cores([s]) == 0
@@ -198,3 +198,4 @@ def test_finished_runs_and_few_videos_start_no_process(out, monkeypatch):
     assert run.spare_cores([s, s | {"num_videos": 40}]) == 0
     assert run.spare_cores([s, s | {"num_videos": 40, "force": True}]) == 1
     assert run.spare_cores([]) == 0
+    assert run.spare_cores([s] * 3 + [s | {"metric": {"psnr": {}, "lpips": {"device": "cuda"}}}]) == 0
