@@ -80,8 +80,8 @@ def carry_out(argv: Sequence[str]) -> int:
 
 
 def spare_cores(todo: Sequence[Settings]) -> int:
-    """Cores for scoring and drawing beside the videos: none where these are too few to pay for a second process, or where
-    metrics run on a GPU, which the videos are timed on."""
+    """Cores for scoring and drawing beside the videos: none where these are too few to pay for a second process, or
+    where metrics run on a GPU, which the videos are timed on."""
     left = [s for s in todo if s["force"] or not Folder.of(s).finished]
     metrics = [node for s in left for node in s["metric"].values()]
     if sum(s["num_videos"] for s in left) < WORTH or any(node.get("device", "cpu") != "cpu" for node in metrics):
