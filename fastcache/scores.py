@@ -73,7 +73,7 @@ def measure(
     return (
         _identity(s, folder, reference)
         | summarise(entries)
-        | _costs(s, infos, base)
+        | _costs(s, infos, reference.settings(), base)
         | {
             "engine_reference": None if twin is None else _against_engine(infos, twin, scored, former),
             "per_video": entries,
@@ -151,9 +151,9 @@ def speeds(s: Settings, whole: float | None = None) -> list[float]:
     given, over the FFFF run that the settings ask for."""
     forced, own = parse_schedule(s["schedule"], len(s["sampler"]["steps"])), s["sampler"].get("store") != "reuse_last"
     if whole is None:
-        whole = len(forced) + (own or s["reference"] == "clean")
-    least = forced.count(None)
-    return [whole / (len(forced) + own - skipped) for skipped in range(least, least + forced.count(False) + 1)]
+        whole = _passes(s) * (len(forced) + (own or s["reference"] == "clean"))
+    least, full = forced.count(None), len(forced) + own
+    return [whole / _passes(s) / (full - skipped) for skipped in range(least, least + forced.count(False) + 1)]
 
 
 def idle_dial(s: Settings, made: Mapping[str, Any], traced: Mapping[str, Any] | None) -> str | None:
@@ -215,22 +215,30 @@ def _identity(s: Settings, folder: Folder, reference: Folder) -> Scores:
     }
 
 
-def _forwards(chunks: Iterable[Mapping[str, Any]]) -> int:
+def _forwards(s: Settings, chunks: Iterable[Mapping[str, Any]]) -> int:
     """DiT forwards of chunks, skipped steps and those of other roles than denoising included."""
-    return sum(len(chunk["fractions"]) + chunk["full_forwards"] for chunk in chunks)
+    return _passes(s) * sum(len(chunk["fractions"]) + chunk["full_forwards"] for chunk in chunks)
 
 
-def _costs(s: Settings, infos: Sequence[Mapping[str, Any]], base: Sequence[Mapping[str, Any]]) -> Scores:
+def _passes(s: Settings) -> int:
+    """Forwards that a step takes: two under guidance."""
+    return 2 if guided(s) else 1
+
+
+def _costs(
+    s: Settings, infos: Sequence[Mapping[str, Any]], other: Settings, base: Sequence[Mapping[str, Any]]
+) -> Scores:
     """What a run costs. Forward fraction and ceiling are, like the speed-up, relative to the reference, which may have
-    more forwards: store passes that the run leaves out."""
+    more forwards (store passes that the run leaves out) or fewer (no guidance)."""
     mid = {key: median(info[key] for info in infos) for key in ("dit_s", "wall_s", "decode_s")}
     ref = {key: median(info[key] for info in base) for key in ("dit_s", "wall_s")}
     rest = [1 - (info["dit_s"] + info["decode_s"]) / info["wall_s"] for info in infos]
-    scale = [_forwards(info["chunks"]) / _forwards(b["chunks"]) for info, b in zip(infos, base, strict=True)]
+    pairs = zip(infos, base, strict=True)
+    scale = [_forwards(s, info["chunks"]) / _forwards(other, b["chunks"]) for info, b in pairs]
     return {
         "compute_fraction": fmean(info["compute_fraction"] for info in infos),
         "forward_fraction": fmean(info["forward_fraction"] * part for info, part in zip(infos, scale, strict=True)),
-        "ceiling": top_speed(s, _forwards(base[0]["chunks"][-1:])),
+        "ceiling": top_speed(s, _forwards(other, base[0]["chunks"][-1:])),
         "speedup": ref["dit_s"] / mid["dit_s"],
         "speedup_e2e": ref["wall_s"] / mid["wall_s"],
         "dit_s_per_video": mid["dit_s"],

@@ -92,7 +92,9 @@ def test_guided_runs_share_a_guided_reference(out, capsys):
 
     words = (*GUIDED, f"outputs={out}", "method=reuse", f"reference={alone['signature']}")
     assert fastcache(*words) == 0, "a run may be scored against one without guidance, if it is named"
-    assert read(only(out, "reuse-*") / "scores.json")["reference"] == alone["signature"]
+    found = read(only(out, "reuse-*") / "scores.json")
+    assert found["reference"] == alone["signature"]
+    assert (found["forward_fraction"], found["ceiling"]) == pytest.approx((2 * 0.6, 1 / 1.2))  # FxxF, twice as wide
     assert results.differing(settings(*GUIDED), settings("frames=3", "num_videos=1")) == [
         "guidance_scale: 3 here, null there", "guidance_decisions: \"separate\" here, null there"
     ]  # fmt: skip
