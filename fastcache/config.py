@@ -2,10 +2,12 @@
 
 import re
 from collections.abc import Sequence
+from copy import deepcopy
 from pathlib import Path
 from typing import NamedTuple
 
 from hydra import compose, initialize_config_dir
+from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra._internal.utils import get_args_parser
 from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -69,24 +71,43 @@ def plan(argv: Sequence[str]) -> Plan:
             raise UserError(f"{several[0].input_line} names several values: add -m to run each of them{hint}")
         spans = [[*grid.lines, *grid.words] for grid in grids or [Grid([], overrides)]]
         lines = [line for span in spans for line in (_expand([*params, *span]) if sweep else [span])]
-        jobs = [compose_job([*search, *line]) for line in lines]
+        jobs = compose_jobs(search, lines)
     multi = ["-m"] if grids and not args.multirun else []
     flags = [word for word in words if word not in overrides]  # Hydra wants its flags first
     return Plan([[*multi, *flags, *span] for span in spans] if grids else [words], jobs, sweep, part)
 
 
-def compose_job(overrides: Sequence[str]) -> Job:
-    """Compose one job inside an ``initialize_config_dir``. Raises UserError naming the closest known key."""
-    try:
-        cfg = compose("config", overrides=list(overrides), return_hydra_config=True)
-    except (HydraException, OmegaConfBaseException) as error:
-        raise _explained(error, overrides) from None
-    choices = {str(group): str(name) for group, name in cfg.hydra.runtime.choices.items()}
-    with open_dict(cfg):
-        del cfg["hydra"]
-        cfg.pop("grids", None)
-    _check_dials(cfg, choices["method"], overrides)
-    return Job(cfg, choices)
+def compose_jobs(search: Sequence[str], lines: Sequence[Sequence[str]]) -> list[Job]:
+    """Compose a job for each list of overrides, inside an ``initialize_config_dir``. Raises UserError naming the
+    closest known key.
+
+    Hydra reads every file anew for each job, and sets single values last of all. So jobs that choose the same files
+    share what comes of these.
+    """
+    chosen: dict[tuple[str, ...], DictConfig] = {}
+    jobs = []
+    for line in lines:
+        files = tuple(word for word in line if not _is_value(word))
+        try:
+            if files not in chosen:
+                chosen[files] = compose("config", overrides=[*search, *files], return_hydra_config=True)
+            cfg = deepcopy(chosen[files])
+            ConfigLoaderImpl._apply_overrides_to_config(_parse([word for word in line if _is_value(word)]), cfg)
+        except (HydraException, OmegaConfBaseException) as error:
+            raise _explained(error, [*search, *line]) from None
+        choices = {str(group): str(name) for group, name in cfg.hydra.runtime.choices.items()}
+        with open_dict(cfg):
+            del cfg["hydra"]
+            cfg.pop("grids", None)
+        _check_dials(cfg, choices["method"], line)
+        jobs.append(Job(cfg, choices))
+    return jobs
+
+
+def _is_value(word: str) -> bool:
+    """Whether an override sets a value, and chooses no file of a group."""
+    key = word.partition("=")[0].lstrip("+~")
+    return not (key in GROUPS or key.startswith("hydra") or set(key) & set("/@"))
 
 
 def _rewrite(word: str, dirs: Sequence[Path]) -> list[str]:
@@ -198,7 +219,7 @@ def _expand(lines: Sequence[str]) -> list[list[str]]:
 def _check_dials(cfg: DictConfig, method: str, overrides: Sequence[str]) -> None:
     """A dial at top level must be read by the method."""
     read = OmegaConf.to_yaml(cfg.method, resolve=False)
-    keys = {override.partition("=")[0] for override in overrides}
+    keys = {override.partition("=")[0].lstrip("+") for override in overrides}
     for dial in DIALS:
         if dial in cfg and not re.search(rf"\$\{{[^}}]*\b{dial}\b", read) and f"method.{dial}" not in keys:
             raise UserError(_no_dial(method, dial))

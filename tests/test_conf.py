@@ -7,7 +7,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from hydra import initialize_config_dir
+from hydra import compose, initialize_config_dir
+from omegaconf import OmegaConf
 
 from fastcache import catalog, config, terminal
 from fastcache.build import build
@@ -28,7 +29,7 @@ def test_every_choice_composes(group, name):
     word = f"metric=[{name}]" if group == "metric" else f"{group}={name}"
     words = [word] if group == "model" else ["model=toy", word]
     with initialize_config_dir(version_base="1.3", config_dir=str(catalog.CONF)):
-        cfg, choices = config.compose_job(words)
+        ((cfg, choices),) = config.compose_jobs([], [words])
     assert group == "metric" or choices[group] == name
     assert set(cfg) <= {*catalog.KEYS, *catalog.DIALS}
 
@@ -55,6 +56,39 @@ def test_none_and_euler_bring_their_schedule_and_sampler():
     euler = settings("method=euler")
     assert (euler["schedule"], euler["choices"]["sampler"]) == ("FFFF", "euler")
     assert settings("method=reuse", "schedule=Fxxx")["schedule"] == "Fxxx"
+
+
+LINES = [
+    ["method=teacache", "thresh=0.3"],
+    ["method=teacache", "~thresh", "method.thresh=0.2", "sampler.renoise=shared"],
+    ["method=motioncache", "++method.thresh=0.7", "thresh=0.2"],
+    ["method=motioncache", "+method.more={a: 1, b: [2, 3]}", "frames=3"],
+    ["model=toy", "model.layout=i2v", "sampler=euler", "prompt='a b'", "seed=4"],
+    ["experiment=store"],
+    ["experiment=store", "seed=2", "metric=[]"],
+    ["engine=window", "engine.window_frames=9", "outputs=elsewhere", "hydra.job.name=other"],
+    ["tracking=disabled", "+tracking.more=1", "schedule=FFxx"],
+]
+
+
+def test_jobs_that_share_their_files_are_composed_as_hydra_would():
+    with initialize_config_dir(version_base="1.3", config_dir=str(catalog.CONF)):
+        lines = [*LINES, *reversed(LINES)]
+        for line, job in zip(lines, config.compose_jobs([], lines), strict=True):
+            whole = OmegaConf.to_container(compose("config", overrides=line, return_hydra_config=True))
+            choices = whole.pop("hydra")["runtime"]["choices"]
+            assert job.choices == {group: str(name) for group, name in choices.items()}
+            whole.pop("grids", None)
+            assert OmegaConf.to_container(job.cfg) == whole
+            assert OmegaConf.is_struct(job.cfg)
+
+
+def test_jobs_that_share_their_files_share_nothing_else():
+    first, second = config.plan(["-m", "model=toy", "method=teacache", "thresh=0.1,0.2"]).jobs
+    first.cfg.sampler.renoise, first.cfg.thresh = "shared", 3.0
+    assert (second.cfg.sampler.renoise, second.cfg.thresh) == ("fresh", 0.2)
+    third, _ = config.plan(["-m", "model=toy", "method=teacache", "thresh=0.1,0.2"]).jobs
+    assert third.cfg.thresh == 0.1
 
 
 def test_a_sweep_expands_as_hydra_would():
