@@ -130,7 +130,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 def settings(argv: Sequence[str]) -> tuple[Settings, fits.Asked]:
     """What to calibrate on, and the form of the fit. Raises UserError on an option that plays no part in it."""
     from fastcache.config import plan
-    from fastcache.preflight import prepare
+    from fastcache.preflight import place
+    from fastcache.settings import resolve
 
     keys = {word.partition("=")[0] for word in argv}
     if idle := keys & IDLE:
@@ -149,7 +150,7 @@ def settings(argv: Sequence[str]) -> tuple[Settings, fits.Asked]:
     with open_dict(cfg):
         cfg.schedule = "F" * len(cfg.sampler.steps)
     asked = fits.asked_of(cfg.rescale)
-    return prepare(cfg, choices), asked
+    return place(resolve(cfg, choices)), asked
 
 
 def run(s: Settings, asked: fits.Asked) -> Path:

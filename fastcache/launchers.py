@@ -101,6 +101,21 @@ def free_cores(device: str) -> int:
     return min(threads, _physical_cores() - 1) if device != "cpu" else _physical_cores() - threads
 
 
+def spare_threads(device: str) -> int:
+    """Threads for a second process that gives way to the run: as many as there are free cores; one where the run takes
+    them all, for it seldom keeps all of them busy. None where there is a single core, or no way to let others go first.
+    """
+    free = free_cores(device)
+    return free if free > 0 or cores() < 2 or not hasattr(os, "SCHED_IDLE") else 1
+
+
+def share_cores() -> None:
+    """Have threads of torch that wait for another let go of their core soon: after as many turns as libgomp takes of
+    itself where it knows of other work. To be called before torch is imported; what the user has set stays."""
+    if "OMP_WAIT_POLICY" not in os.environ:
+        os.environ.setdefault("GOMP_SPINCOUNT", "1000")
+
+
 def _physical_cores() -> int:
     """cores() without those that are a second thread of another, which would slow it down."""
     siblings = "/sys/devices/system/cpu/cpu{}/topology/thread_siblings_list"

@@ -1,11 +1,9 @@
 """What can be refused before a run, or a sweep, starts; and what ``dry=true`` tells. Torch is imported when needed."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any
-
-from omegaconf import DictConfig
 
 from fastcache import catalog, cost, fits, memory, results, scores, shown, terminal, track
 from fastcache.build import build
@@ -14,22 +12,19 @@ from fastcache.errors import UserError
 from fastcache.memory import size
 from fastcache.results import Folder
 from fastcache.schedule import parse_schedule
-from fastcache.settings import Settings, guided, own_reference, reference_of, resolve, wanted_fit
+from fastcache.settings import Settings, guided, own_reference, reference_of, wanted_fit
 
 MANY = 4  # runs, of which dry=true says more than a line each
 ITEM = {"float32": 4, "bfloat16": 2, "float16": 2}
 
 
-def prepare(cfg: DictConfig, choices: Mapping[str, str], here: bool = True) -> Settings:
-    """The settings of a composed job, its device found, ``here`` or where the job will run.
-
-    Raises UserError on what no run can use.
-    """
-    s = resolve(cfg, choices)
-    if here:
-        s["device"] = _device(str(s["device"]))
+def place(s: Settings, elsewhere: str = "") -> Settings:
+    """The settings with the device found that is here. Raises UserError where there is none; of jobs that run on other
+    machines (``elsewhere``: their launcher), where the settings would mean something else there."""
+    if elsewhere:
+        _check_remote(s, elsewhere)
     else:
-        _check_remote(s, choices["hydra/launcher"])
+        s["device"] = _device(str(s["device"]))
     return s
 
 

@@ -1,11 +1,10 @@
-"""`python -m fastcache.run`: check the settings, make what is missing, score it, say what came of it.
+"""`python -m fastcache.run`: check the settings, make what is missing (job.py), say what came of it.
 
-The one place where everything is wired. Torch is imported once something has to be built.
+Torch is imported once something has to be built.
 """
 
 import sys
 from collections.abc import Sequence
-from typing import Any
 from unittest.mock import patch
 
 import hydra
@@ -17,12 +16,12 @@ from fastcache import __version__, finished, launchers, preflight, scores, termi
 from fastcache.catalog import CONF
 from fastcache.config import plan
 from fastcache.errors import UserError
-from fastcache.results import Folder, read_json, write_json
-from fastcache.settings import Settings, engine_reference_of, label, own_reference, reference_of
+from fastcache.job import attempt, attempt_once, finishing
+from fastcache.metrics.score import use_threads
+from fastcache.results import Folder, read_json
+from fastcache.settings import Settings, engine_reference_of, label, own_reference, reference_of, resolve
 from fastcache.target import expand
-from fastcache.track import job as tracked_job
-from fastcache.track import tracked
-from fastcache.worker import beside, submit
+from fastcache.worker import beside, dismiss, is_apart, submit
 
 WORTH = 12  # videos whose scoring and drawing take as long as a second process takes to start
 
@@ -48,6 +47,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def carry_out(argv: Sequence[str]) -> int:
     """Check every job, run what is missing, say what came of it. Raises UserError before anything is made."""
+    launchers.share_cores()
     argv, picked = expand(argv)
     if picked:
         terminal.say(picked)
@@ -58,35 +58,41 @@ def carry_out(argv: Sequence[str]) -> int:
     launcher = command.jobs[0].choices.get("hydra/launcher", launchers.BASIC)
     alone = launcher == launchers.BASIC or not command.sweep  # every job runs in this process
     here = alone or launchers.is_here(launcher)
-    todo = [preflight.prepare(*job, here) for job in command.jobs]
-    if any(s["dry"] for s in todo):
-        preflight.dry_all(todo, command.part)
-        return 0
-    if command.part:
-        terminal.say(command.part)
-    with beside(spare_cores(todo) if alone else 0, finished.load_metrics, todo[0]):
+    todo = [resolve(*job) for job in command.jobs]
+    dry = any(s["dry"] for s in todo)
+    with beside(alone and not dry and worth_a_process(todo), finished.warm_up, todo[0]), finishing() as errors:
+        for s in todo:
+            preflight.place(s, "" if here else launcher)
+        if dry:
+            preflight.dry_all(todo, command.part)
+            return 0
+        if command.part:
+            terminal.say(command.part)
+        if not worth_a_process(todo):
+            dismiss()
+        elif is_apart():
+            submit(use_threads, launchers.spare_threads(todo[0]["device"]))
         preflight.check(todo, local=alone, here=here)
         for line in preflight.reachable(todo):
             terminal.say(line)
         if not command.sweep:
-            if not attempt(todo[0]):
-                return 1
+            attempt(todo[0])
         elif alone:
             for number, s in enumerate(todo, 1):
                 attempt_once(s, f"job {number}/{len(todo)}  ")
         else:
             launch_jobs(command.launches, launcher, len(todo))
-    return conclude(todo, command.sweep)
+    return 1 if errors and not command.sweep else conclude(todo, command.sweep)
 
 
-def spare_cores(todo: Sequence[Settings]) -> int:
-    """Cores for scoring and drawing beside the videos: none where these are too few to pay for a second process, or
-    where metrics run on a GPU, which the videos are timed on."""
+def worth_a_process(todo: Sequence[Settings]) -> bool:
+    """Whether to score and draw in a second process: not where what is left to do takes less time than that takes to
+    start, nor where metrics run on a GPU, which the videos are timed on. Before devices are known, nothing is done."""
     left = [s for s in todo if s["force"] or not Folder.of(s).finished]
     metrics = [node for s in left for node in s["metric"].values()]
     if sum(s["num_videos"] for s in left) < WORTH or any(node.get("device", "cpu") != "cpu" for node in metrics):
-        return 0
-    return launchers.free_cores(left[0]["device"])
+        return False
+    return launchers.spare_threads(left[0]["device"]) > 0
 
 
 def launch(argv: Sequence[str]) -> None:
@@ -112,116 +118,8 @@ def job(cfg: DictConfig) -> None:
     launchers.obey_slurm()
     context = HydraConfig.get()
     terminal.live = False
-    attempt_once(preflight.prepare(cfg, context.runtime.choices), f"job {context.job.num + 1}  ")
-
-
-def attempt_once(s: Settings, title: str) -> None:
-    """A job of a sweep; one that failed before is tried again only with retry=true."""
-    folder = Folder.of(s)
-    former = folder.failure()
-    if former and not folder.finished and not s["retry"]:
-        terminal.say(f"{label(s)} failed before ({former}); retry=true tries it again")
-        return
-    attempt(s, title, f"{label(s)}: ", wait=True)
-
-
-def attempt(s: Settings, title: str = "", who: str = "", wait: bool = False) -> bool:
-    """A run whose errors end here: printed in a line, kept in failed.json. Returns whether there were none."""
-    folder = Folder.of(s)
-    try:
-        run(s, title, wait)
-    except Exception as error:
-        told = (
-            str(error)
-            if isinstance(error, UserError)
-            else f"{type(error).__name__}: {error} (see {folder.path}/run.log)"
-        )
-        terminal.error(who + told)
-        folder.fail(error)
-        return False
-    return True
-
-
-def run(s: Settings, title: str = "", wait: bool = False) -> scores.Scores:
-    """One run: its reference, the videos that are missing, its scores. What is on disk already is taken from there.
-    Where another process is making the same run, the answer is an error or, with ``wait``, what it makes."""
-    from fastcache.make import make_videos
-
-    folder = Folder.of(s)
-    reference = reference_folder(s, folder)
-    twin = engine_folder(s, folder)
-    is_reference = reference is folder
-    with folder.lock(wait or is_reference, terminal.say):
-        former = folder.scores()
-        complete = folder.finished and not s["force"]
-        if complete and former is not None and scores.up_to_date(former, reference, s["metric"], twin):
-            folder.finish()
-            return former
-        terminal.say(title + terminal.header(s, folder.signature))
-        folder.start(s)
-        with terminal.logged(folder.path / "run.log"), tracked(s, **_tracking(s, folder, is_reference)) as tracker:
-            terminal.LOG.info(terminal.header(s, folder.signature))
-            for problem in submit(finished.load_metrics, s).result():
-                terminal.say(f"note: {problem}")
-            others = [reference] if twin is None else [reference, twin]
-            anew = former is not None and former["reference"] != reference.signature
-            scored, drawn = {}, []
-
-            def look(idx: int) -> None:
-                """A video is there: have it scored and drawn."""
-                scored[idx] = submit(finished.score, s, folder, others, idx)
-                if anew or not folder.mp4(idx).is_file():
-                    drawn.append(submit(finished.render, s, folder, reference, idx))
-
-            for idx in set(range(folder.count)) - set(folder.missing()):
-                look(idx)
-            if not complete:
-                make_videos(s, folder, reference, title, look)
-                folder.describe(s)  # with the fit, where one had to be made
-            found = [scored[idx].result() for idx in range(folder.count)]
-            made = scores.measure(s, folder, reference, found, None if s["force"] else former, twin)
-            trace = scores.trace(folder)
-            finished.draw_sheet(s, folder, reference, made)
-            write_json(folder.path / "trace.json", trace)
-            write_json(folder.path / "scores.json", made)
-            tracker.log_scores(made, trace)
-            for task in drawn:
-                task.result()
-            tracker.log_media(folder.path / "sheet.png", [folder.mp4(i) for i in range(folder.count)])
-            folder.finish()
-    return made
-
-
-def reference_folder(s: Settings, folder: Folder) -> Folder:
-    """What ``s`` is scored against: a named run, itself, or the FFFF run of its settings, made first if need be."""
-    external = preflight.external_reference(s)
-    if external is not None:
-        return folder if external.path == folder.path else external
-    ours = reference_of(s)
-    reference = Folder.of(ours)
-    if reference.path == folder.path:
-        return folder
-    if not reference.finished:
-        run(ours)
-    return reference
-
-
-def engine_folder(s: Settings, folder: Folder) -> Folder | None:
-    """The FFFF run on the same engine, made first if need be; None for the default engine."""
-    ours = engine_reference_of(s)
-    if ours is None:
-        return None
-    twin = Folder.of(ours)
-    if twin.path == folder.path:
-        return folder
-    if not twin.finished:
-        run(ours, wait=True)
-    return twin
-
-
-def _tracking(s: Settings, folder: Folder, is_reference: bool) -> dict[str, Any]:
-    kind = "reference" if is_reference else "eval"
-    return tracked_job(s, folder.path.name, folder.signature, folder.path, kind)
+    with finishing():
+        attempt_once(preflight.place(resolve(cfg, context.runtime.choices)), f"job {context.job.num + 1}  ")
 
 
 def conclude(todo: Sequence[Settings], sweep: bool) -> int:

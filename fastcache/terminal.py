@@ -29,6 +29,7 @@ TELLING = (
     *("guidance_scale", "guidance_decisions", "seed", "num_videos"),
 )
 WIDTH = 120  # of what goes to a file or a pipe
+_kept: list[str] | None = None  # instead of being said
 live = True  # whether this process has the terminal to itself, so that it may draw a bar
 
 
@@ -40,7 +41,27 @@ def console(stderr: bool = False) -> Console:
 
 
 def say(text: str) -> None:
-    console().print(Text(text))
+    if _kept is None:
+        console().print(Text(text))
+    else:
+        _kept.append(text)
+
+
+@contextmanager
+def kept() -> Iterator[list[str]]:
+    """Have another process say what is said in the block: it is collected, and said only where the block fails."""
+    global _kept
+    said: list[str] = []
+    _kept = said
+    try:
+        yield said
+    except BaseException:
+        _kept = None
+        for text in said:
+            say(text)
+        raise
+    finally:
+        _kept = None
 
 
 def error(message: object) -> None:

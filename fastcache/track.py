@@ -25,6 +25,9 @@ from fastcache.wandb_client import (
     start,
     start_after_failure,
 )
+from fastcache.wandb_client import (
+    warm_up as warm_up,
+)
 
 MAX_VIDEOS = 3
 FIT_NUMBERS = ("name", "degree", "r2", "loo", "rank", "n")

@@ -4,7 +4,7 @@ import json
 import os
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -75,11 +75,19 @@ def staged_in(folder: Path) -> Iterator[None]:
         os.environ |= {} if before is None else {"WANDB_DATA_DIR": before}
 
 
-def start(fields: dict[str, Any], folder: Path) -> Any:
-    """wandb.init, silent. Raises UserError whatever keeps it from starting."""
-    if fields["mode"] == "offline":
+def warm_up(mode: str) -> Any:
+    """The client for runs of this ``mode``, with what it imports when it starts its first one."""
+    if mode == "offline":
         os.environ.setdefault("WANDB_ERROR_REPORTING", "false")  # read at the first import; it looks up a host
     wandb = own_client()
+    with suppress(ImportError):  # it sees to that itself
+        import wandb.sdk.launch.inputs.internal
+    return wandb
+
+
+def start(fields: dict[str, Any], folder: Path) -> Any:
+    """wandb.init, silent. Raises UserError whatever keeps it from starting."""
+    wandb = warm_up(fields["mode"])
     folder.mkdir(parents=True, exist_ok=True)
     limits: dict[str, Any] = {
         k: v for k, v in (SHAKEN if _failing else LIMITS).items() if f"WANDB_{k.upper()}" not in os.environ

@@ -1,15 +1,18 @@
 """A second process for what is done with finished videos (finished.py): scoring and drawing then cost a sweep no time.
 
-Where there is none, the same work is done at once in this process; callers see no difference.
+It works at full speed while the first process waits for it, and otherwise only where a core has nothing to do, so that
+the videos' own times stay true. Where there is none, the same work is done at once in this process; callers see no
+difference.
 """
 
 import os
 import signal
 import sys
 from collections.abc import Callable, Iterator
-from concurrent.futures import BrokenExecutor, Future, ProcessPoolExecutor
+from concurrent.futures import BrokenExecutor, Future, ProcessPoolExecutor, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from multiprocessing import active_children, get_context, parent_process
+from multiprocessing.process import BaseProcess
 from threading import Thread
 from types import ModuleType
 from typing import Any, NamedTuple
@@ -17,14 +20,17 @@ from unittest.mock import patch
 
 from fastcache import terminal
 
-NICE = 5  # videos come first where cores are fewer than they seem
-_pool: ProcessPoolExecutor | None = None  # of this process, while ``beside`` lasts
+NICE = 5  # where a system has no SCHED_IDLE
+_pool: ProcessPoolExecutor | None = None  # of the first process, while ``beside`` lasts
+_others: set[BaseProcess] = set()  # what else the first process had started
+_hurry: Any = None  # shared memory: whether the first process waits for the second. No lock: either may be killed
+_idle: ThreadPoolExecutor | None = None  # of the second process: a thread for the time when cores have nothing to do
 
 
 class Task(NamedTuple):
-    """A piece of work that has been handed over."""
+    """A piece of work that has been handed over. Its future gives what the work returned and what it said."""
 
-    future: Future[Any]
+    future: Future[tuple[Any, list[str]]]
     work: Callable[..., Any]
     args: tuple[Any, ...]
 
@@ -33,21 +39,30 @@ class Task(NamedTuple):
         is done here, and that is said."""
         global _pool
         try:
-            return self.future.result()
+            with _hurried():
+                self.future.result()
+            _repeat(self.future)
+            return self.future.result()[0]
         except BrokenExecutor:
             if _pool is not None:
                 terminal.say("note: the process that scores and draws was ended; its work is done in this one")
                 _pool = None
             return self.work(*self.args)
 
+    def done(self) -> bool:
+        """Whether ``result`` need not wait for the second process."""
+        return self.future.done()
+
 
 def submit(work: Callable[..., Any], *args: Any) -> Task:
     """Have ``work(*args)`` done, in the order of the calls. In this process it is done, and raises, at once."""
     if _pool is not None:
         with suppress(BrokenExecutor):
-            return Task(_pool.submit(work, *args), work, args)
-    done: Future[Any] = Future()
-    done.set_result(work(*args))
+            future = _pool.submit(_apart, work, args)
+            future.add_done_callback(_repeat)
+            return Task(future, work, args)
+    done: Future[tuple[Any, list[str]]] = Future()
+    done.set_result((work(*args), []))
     return Task(done, work, args)
 
 
@@ -57,31 +72,58 @@ def is_apart() -> bool:
 
 
 @contextmanager
-def beside(cores: int, first: Callable[..., Any], *args: Any) -> Iterator[None]:
-    """Work in a second process on ``cores`` cores; with none to spare, in this process. The second process starts at
-    once and on ``first(*args)``, whose result nobody waits for: what it loads will be there when it is needed.
+def beside(wanted: bool, first: Callable[..., Any], *args: Any) -> Iterator[None]:
+    """Work in a second process, if ``wanted``. It starts at once and on ``first(*args)``, whose result nobody waits
+    for: what it loads will be there when it is needed.
 
     The second process ends with the block, whatever it is doing, and with the first one, however that ends.
     """
-    global _pool
-    if cores < 1:
+    global _pool, _hurry, _others
+    if not wanted:
         yield
         return
-    before = set(active_children())
+    _others, spawn = set(active_children()), get_context("spawn")
     # Python's own helper would warn of semaphores, which it removes, whenever the first process is killed.
     with patch.object(sys, "warnoptions", [*sys.warnoptions, "ignore:resource_tracker"]):
-        pool = ProcessPoolExecutor(1, mp_context=get_context("spawn"), initializer=_begin, initargs=(cores,))
+        _hurry = spawn.RawValue("b", True)  # until the first result has been waited for
+        pool = ProcessPoolExecutor(1, mp_context=spawn, initializer=_begin, initargs=(_hurry,))
+        _pool = pool
     try:
         # The work is all in this package: whatever was started as __main__ need not be imported again there.
         with _later_interrupts(), patch.dict(sys.modules, {"__main__": ModuleType("__main__")}):
-            pool.submit(first, *args)
-        _pool = pool
+            pool.submit(_apart, first, args)
         yield
     finally:
-        _pool = None
-        for child in set(active_children()) - before:
+        dismiss()
+
+
+def dismiss() -> None:
+    """End the second process, whatever it is doing; what is submitted from now on is done in this one."""
+    global _pool, _hurry
+    pool, _pool, _hurry = _pool, None, None
+    if pool is not None:
+        for child in set(active_children()) - _others:
             child.terminate()
         pool.shutdown(cancel_futures=True)
+
+
+@contextmanager
+def _hurried() -> Iterator[None]:
+    if _hurry is not None:
+        _hurry.value = True
+    try:
+        yield
+    finally:
+        if _hurry is not None:
+            _hurry.value = False
+
+
+def _repeat(future: Future[tuple[Any, list[str]]]) -> None:
+    """Say here what was said there, once."""
+    if not future.cancelled() and future.exception() is None:
+        said = future.result()[1]
+        while said:
+            terminal.say(said.pop(0))
 
 
 @contextmanager
@@ -94,11 +136,27 @@ def _later_interrupts() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
 
 
-def _begin(cores: int) -> None:
-    os.environ["OMP_NUM_THREADS"] = str(cores)  # torch is not imported yet
-    with suppress(OSError):
-        os.nice(NICE)
+def _begin(hurry: Any) -> None:
+    global _hurry, _idle
+    os.environ["OMP_NUM_THREADS"] = "1"  # torch is not imported yet
+    _hurry, _idle = hurry, ThreadPoolExecutor(1, initializer=_give_way)
     Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _give_way() -> None:
+    """Work only where a core has nothing to do. A thread without privileges cannot take that back."""
+    with suppress(OSError):
+        if hasattr(os, "SCHED_IDLE"):
+            os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))  # 0: this thread
+        else:
+            os.nice(NICE)
+
+
+def _apart(work: Callable[..., Any], args: tuple[Any, ...]) -> tuple[Any, list[str]]:
+    """Do a piece of work, and keep what it says for the first process, which has the terminal."""
+    assert _hurry is not None and _idle is not None
+    with terminal.kept() as said:
+        return (work(*args) if _hurry.value else _idle.submit(work, *args).result()), said
 
 
 def _end_with_parent() -> None:

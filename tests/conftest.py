@@ -1,5 +1,6 @@
 import os
 import shutil
+import signal
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -79,3 +80,30 @@ def out(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     yield tmp_path / "out"
     assert [path.name for path in tmp_path.iterdir()] in ([], ["out"])
+
+
+@pytest.fixture
+def spare(monkeypatch):
+    """A thread to spare, and work worth one. Gives a list of the work that went to the second process."""
+    from fastcache import job, launchers, run, worker
+
+    monkeypatch.setattr(launchers, "spare_threads", lambda device: 1)
+    monkeypatch.setattr(run, "WORTH", 1)
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    handed, submit = [], job.submit
+
+    def watched(work, *args):
+        if worker.is_apart():
+            handed.append(work.__name__)
+        return submit(work, *args)
+
+    monkeypatch.setattr(job, "submit", watched)
+    return handed
+
+
+@pytest.fixture
+def listening():
+    """Ctrl-C is heard, also where the tests were started in the background, which turns it off."""
+    former = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, former)

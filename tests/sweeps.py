@@ -9,7 +9,7 @@ from command import fastcache, times
 
 from fastcache import config, preflight
 from fastcache.results import Folder
-from fastcache.settings import reference_of
+from fastcache.settings import reference_of, resolve
 
 ROOT = Path(__file__).resolve().parent.parent
 TINY = ("model=toy", "frames=3", "num_videos=1", "rescale=none", "metric=psnr", "tracking=disabled", "device=cpu")
@@ -18,12 +18,12 @@ TINY = ("model=toy", "frames=3", "num_videos=1", "rescale=none", "metric=psnr", 
 def folder(out, *words):
     """Where a run of these settings goes."""
     (job,) = config.plan([*TINY, f"outputs={out}", *words]).jobs
-    return Folder.of(preflight.prepare(*job))
+    return Folder.of(preflight.place(resolve(*job)))
 
 
 def reference(out, *words):
     (job,) = config.plan([*TINY, f"outputs={out}", *words]).jobs
-    return Folder.of(reference_of(preflight.prepare(*job)))
+    return Folder.of(reference_of(preflight.place(resolve(*job))))
 
 
 def start(*words, **options):

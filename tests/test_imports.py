@@ -54,7 +54,7 @@ ROOMS = {
     "config": (COMMON | {"catalog", "grids", "launchers", "shown"}, {"torch", "wandb"}),
     "results": (COMMON | {"encoders", "settings"}, LIGHT),
     "scores": (COMMON | {"catalog", "metrics", "results", "schedule", "settings"}, LIGHT),
-    "finished": (COMMON | {"build", "media", "metrics", "results", "scores", "settings"}, LIGHT),
+    "finished": (COMMON | {"build", "media", "metrics", "results", "scores", "settings", "terminal", "track"}, LIGHT),
     "worker": (COMMON | {"terminal"}, LIGHT),
     "terminal": (COMMON | {"catalog", "settings"}, LIGHT),
     "report": (

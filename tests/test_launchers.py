@@ -14,6 +14,7 @@ from sweeps import TINY, check_sweep, folder, reference, start
 from fastcache import config, launchers, make, preflight, run, terminal
 from fastcache.catalog import CONF
 from fastcache.errors import UserError
+from fastcache.settings import resolve
 
 TWO = ("-m", "method=reuse", "schedule=FxxF,Fxxx", *TINY)
 
@@ -158,8 +159,8 @@ def test_a_ray_cluster_is_joined_where_every_machine_sees_the_outputs(monkeypatc
     words = ["-m", "method=reuse", "schedule=FxxF,Fxxx", *TINY, "hydra/launcher=ray_cluster"]
     here, there = (config.plan([*words, f"outputs={outputs}"]).jobs[0] for outputs in ("out", "/shared/out"))
     with pytest.raises(UserError, match="give outputs= as a full path"):
-        preflight.prepare(*here, here=False)
-    assert preflight.prepare(*there, here=False)["outputs"] == "/shared/out"
+        preflight.place(resolve(*here), "ray_cluster")
+    assert preflight.place(resolve(*there), "ray_cluster")["outputs"] == "/shared/out"
 
 
 def test_cores_are_shared_between_workers_unless_the_user_says_otherwise(monkeypatch):

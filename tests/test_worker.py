@@ -10,36 +10,11 @@ from pathlib import Path
 import pytest
 from command import fastcache, read
 
-from fastcache import launchers, run, worker
+from fastcache import launchers, run, terminal, worker
 from fastcache.results import Folder
 
 SWEEP = ("-m", "method=reuse", "schedule=FxxF,Fxxx", "metric=[psnr,ssim]", "num_videos=1", "frames=3")
 TIMED = ("speedup", "dit_s_per_video", "s_per_video", "overhead_fraction", "peak_bytes")
-
-
-@pytest.fixture
-def spare(monkeypatch):
-    """A core to spare, and work worth one. Gives a list of the work that went to the second process."""
-    monkeypatch.setattr(launchers, "free_cores", lambda device: 1)
-    monkeypatch.setattr(run, "WORTH", 1)
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    handed, submit = [], run.submit
-
-    def watched(work, *args):
-        if worker.is_apart():
-            handed.append(work.__name__)
-        return submit(work, *args)
-
-    monkeypatch.setattr(run, "submit", watched)
-    return handed
-
-
-@pytest.fixture
-def listening():
-    """Ctrl-C is heard, also where the tests were started in the background, which turns it off."""
-    former = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, former)
 
 
 def untimed(path):
@@ -64,8 +39,8 @@ def until(true, seconds=30):
 
 def test_a_second_process_scores_and_draws_the_same(out, spare, monkeypatch):
     assert fastcache(*SWEEP, f"outputs={out / 'beside'}") == 0
-    assert spare == ["load_metrics", "score", "render"] * 3
-    monkeypatch.setattr(launchers, "free_cores", lambda device: 0)
+    assert spare == ["begin", "look", "conclude"] * 3
+    monkeypatch.setattr(launchers, "spare_threads", lambda device: 0)
     assert fastcache(*SWEEP, f"outputs={out / 'here'}") == 0
     assert len(spare) == 9
     folders = sorted(path.name for path in (out / "here").glob("*-*"))
@@ -97,7 +72,7 @@ def test_what_goes_wrong_there_is_the_jobs_own_error(out, spare, capfd):
 
 
 def test_work_of_a_killed_process_is_done_here(capfd):
-    with worker.beside(1, int):
+    with worker.beside(True, int):
         first = worker.submit(os.getpid).result()
         assert first != os.getpid()
         waiting = [worker.submit(time.sleep, 600), worker.submit(os.getpid)]
@@ -109,15 +84,63 @@ def test_work_of_a_killed_process_is_done_here(capfd):
 
 
 def test_a_result_or_an_error_comes_back_and_nothing_else_is_shared():
-    with worker.beside(1, int):
+    with worker.beside(True, int):
         with pytest.raises(ValueError, match="invalid literal"):
             worker.submit(int, "x").result()
         assert worker.submit(int, "7").result() == 7
         assert worker.submit(os.getenv, "OMP_NUM_THREADS").result() == "1"
 
 
-def test_without_cores_to_spare_work_is_done_at_once():
-    with worker.beside(0, int):
+def policy(seconds=0.0):
+    """How the thread that does the work is scheduled."""
+    time.sleep(seconds)
+    return os.sched_getscheduler(0)
+
+
+@pytest.mark.skipif(not hasattr(os, "SCHED_IDLE"), reason="this system has no SCHED_IDLE")
+def test_work_that_nobody_waits_for_gives_way():
+    with worker.beside(True, int):
+        assert worker.submit(policy).result() == os.SCHED_OTHER
+        unhurried = worker.submit(policy, 0.2)
+        assert until(unhurried.done)
+        assert unhurried.result() == os.SCHED_IDLE
+        slow, waited_for = worker.submit(policy, 1.0), worker.submit(policy)
+        assert waited_for.result() == os.SCHED_OTHER  # begun while it was waited for
+        assert slow.done()
+    assert os.sched_getscheduler(0) == os.SCHED_OTHER
+
+
+def tell(*lines):
+    for line in lines:
+        terminal.say(line)
+    int(lines[-1])  # raises ValueError where that is no number
+
+
+def test_what_is_said_there_is_said_here_once_and_in_order(capfd):
+    with worker.beside(True, int):
+        task = worker.submit(tell, "1", "2")
+        assert until(task.done)
+        task.result()
+        task.result()
+        with pytest.raises(ValueError, match="three"):
+            worker.submit(tell, "3", "three").result()
+        worker.submit(tell, "4")  # which nobody waits for
+        worker.submit(int).result()
+    assert capfd.readouterr().out.split() == ["1", "2", "3", "three", "4"]
+
+
+def test_a_dismissed_process_ends_and_work_is_done_here():
+    with worker.beside(True, int):
+        pid = worker.submit(os.getpid).result()
+        worker.dismiss()
+        assert until(lambda: not alive(pid))
+        assert not worker.is_apart()
+        assert worker.submit(os.getpid).result() == os.getpid()
+        worker.dismiss()
+
+
+def test_without_a_second_process_work_is_done_at_once():
+    with worker.beside(False, int):
         assert not worker.is_apart()
         assert worker.submit(os.getpid).result() == os.getpid()
         with pytest.raises(ValueError, match="invalid literal"):
@@ -126,7 +149,7 @@ def test_without_cores_to_spare_work_is_done_at_once():
 
 def test_the_process_ends_with_the_block_whatever_it_does():
     began = time.monotonic()
-    with worker.beside(1, int):
+    with worker.beside(True, int):
         pid = worker.submit(os.getpid).result()
         worker.submit(time.sleep, 600)
     assert until(lambda: not alive(pid))
@@ -135,7 +158,7 @@ def test_the_process_ends_with_the_block_whatever_it_does():
 
 @pytest.mark.usefixtures("listening")
 def test_an_interrupt_is_left_to_the_first_process():
-    with worker.beside(1, int):
+    with worker.beside(True, int):
         pid = worker.submit(os.getpid).result()
         os.kill(pid, signal.SIGINT)
         assert worker.submit(os.getpid).result() == pid
@@ -153,7 +176,7 @@ def test_an_interrupt_while_the_process_starts_is_not_lost(monkeypatch):
         return submit(*args)
 
     monkeypatch.setattr(worker.ProcessPoolExecutor, "submit", interrupted)
-    with pytest.raises(KeyboardInterrupt), worker.beside(1, time.sleep, 600):
+    with pytest.raises(KeyboardInterrupt), worker.beside(True, time.sleep, 600):
         time.sleep(60)
     assert not worker.is_apart()
 
@@ -162,7 +185,7 @@ def test_the_process_ends_with_a_killed_first_one():
     code = """if True:
         import os, time
         from fastcache import worker
-        with worker.beside(1, int):
+        with worker.beside(True, int):
             print(worker.submit(os.getpid).result(), flush=True)
             worker.submit(time.sleep, 600)
             time.sleep(600)
@@ -198,16 +221,46 @@ def test_a_second_thread_of_a_core_is_no_core(monkeypatch):
     assert launchers._physical_cores() == 2
 
 
-def test_finished_runs_few_videos_and_metrics_on_a_gpu_start_no_process(out, monkeypatch):
-    monkeypatch.setattr(launchers, "free_cores", lambda device: 1)
+@pytest.mark.parametrize(
+    ("cores", "free", "idle", "threads"),
+    [(4, 3, True, 3), (4, 1, True, 1), (4, 0, True, 1), (4, -2, True, 1), (1, 0, True, 0), (4, 0, False, 0)],
+)
+def test_one_thread_gives_way_where_a_run_takes_every_core(monkeypatch, cores, free, idle, threads):
+    monkeypatch.setattr(launchers, "cores", lambda: cores)
+    monkeypatch.setattr(launchers, "free_cores", lambda device: free)
+    if not idle:
+        monkeypatch.delattr(os, "SCHED_IDLE", raising=False)
+    elif not hasattr(os, "SCHED_IDLE"):
+        monkeypatch.setattr(os, "SCHED_IDLE", 5, raising=False)
+    assert launchers.spare_threads("cpu") == threads
+
+
+@pytest.mark.parametrize(
+    ("given", "found"),
+    [({}, "1000"), ({"GOMP_SPINCOUNT": "7"}, "7"), ({"OMP_WAIT_POLICY": "active"}, None)],
+)
+def test_waiting_threads_let_go_of_cores_unless_the_user_says_otherwise(monkeypatch, given, found):
+    for name in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY"):
+        monkeypatch.setenv(name, "")  # restored afterwards, whatever it was
+        monkeypatch.delenv(name)
+    for name, value in given.items():
+        monkeypatch.setenv(name, value)
+    launchers.share_cores()
+    assert os.environ.get("GOMP_SPINCOUNT") == found
+
+
+def test_finished_runs_few_videos_and_metrics_on_a_gpu_are_worth_no_process(out, monkeypatch):
+    monkeypatch.setattr(launchers, "spare_threads", lambda device: 1)
     s = {"force": False, "num_videos": 5, "device": "cpu", "outputs": str(out), "metric": {"lpips": {"device": "cpu"}}}
     done = []
     monkeypatch.setattr(Folder, "of", lambda s: type("F", (), {"finished": s["num_videos"] in done}))
-    assert run.spare_cores([s]) == 0
-    assert run.spare_cores([s] * 3) == 1
-    assert run.spare_cores([s, s | {"num_videos": 40}]) == 1
+    assert not run.worth_a_process([s])
+    assert run.worth_a_process([s] * 3)
+    assert run.worth_a_process([s, s | {"num_videos": 40}])
     done.append(40)
-    assert run.spare_cores([s, s | {"num_videos": 40}]) == 0
-    assert run.spare_cores([s, s | {"num_videos": 40, "force": True}]) == 1
-    assert run.spare_cores([]) == 0
-    assert run.spare_cores([s] * 3 + [s | {"metric": {"psnr": {}, "lpips": {"device": "cuda"}}}]) == 0
+    assert not run.worth_a_process([s, s | {"num_videos": 40}])
+    assert run.worth_a_process([s, s | {"num_videos": 40, "force": True}])
+    assert not run.worth_a_process([])
+    assert not run.worth_a_process([s] * 3 + [s | {"metric": {"psnr": {}, "lpips": {"device": "cuda"}}}])
+    monkeypatch.setattr(launchers, "spare_threads", lambda device: 0)
+    assert not run.worth_a_process([s] * 3)

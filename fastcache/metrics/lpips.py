@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import torch
@@ -31,7 +32,9 @@ def build_network(trunk: Trunk) -> torch.nn.Module:
     import lpips
 
     # pnet_rand keeps lpips from downloading; every random weight is replaced below, and the caller's generator is kept.
-    with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
+    # The classifier is not part of LPIPS, and would take most of the time to fill with random numbers.
+    unfilled = patch.object(torch.nn.Linear, "reset_parameters", lambda layer: None)
+    with torch.random.fork_rng(devices=[]), warnings.catch_warnings(), unfilled:
         warnings.simplefilter("ignore")
         network = lpips.LPIPS(net="alex", version="0.1", pnet_rand=True, spatial=True, verbose=False)
     network.net.load_state_dict(

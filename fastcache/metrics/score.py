@@ -13,6 +13,13 @@ PER_CHUNK = ("psnr", "ssim", "lpips")
 NOT_ASKED = "not asked for: add it with metric=[psnr,ssim,lpips]"
 
 
+def use_threads(count: int) -> None:
+    """Let metrics have as many threads of a CPU."""
+    import torch
+
+    torch.set_num_threads(count)
+
+
 def prepare(metrics: Sequence[Metric]) -> list[str]:
     """Load what the metrics need before any video is made; one sentence for each that cannot be had here.
 
