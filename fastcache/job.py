@@ -22,6 +22,7 @@ class Unfinished(NamedTuple):
     task: Task
 
 
+BEHIND = 1  # runs that finishing may be behind when the next one begins: what is lost where the command is killed
 _unfinished: list[Unfinished] = []  # in the order of their videos
 _errors: list[Exception] = []
 
@@ -32,7 +33,7 @@ def finishing() -> Iterator[list[Exception]]:
     _errors.clear()
     try:
         yield _errors
-        settle(wait=True)
+        settle(0)
     finally:
         while _unfinished:
             _unfinished.pop().hold.close()
@@ -56,9 +57,9 @@ def attempt(s: Settings, title: str = "", who: str = "", wait: bool = False) -> 
         _fail(s, who, error)
 
 
-def settle(wait: bool = False) -> None:
-    """See to the runs that have been finished by now, with ``wait`` to all of them."""
-    while _unfinished and (wait or _unfinished[0].task.done()):
+def settle(most: int | None = None) -> None:
+    """See to the runs that have been finished by now; given ``most``, wait until no more are unfinished."""
+    while _unfinished and (_unfinished[0].task.done() or (most is not None and len(_unfinished) > most)):
         left = _unfinished.pop(0)
         with left.hold:
             try:
@@ -83,8 +84,7 @@ def run(s: Settings, title: str = "", who: str = "", wait: bool = False) -> None
     from fastcache.make import make_videos
 
     folder = Folder.of(s)
-    if _is_unfinished(folder):
-        settle(wait=True)
+    settle(0 if _is_unfinished(folder) else BEHIND)
     reference = reference_folder(s, folder)
     twin = engine_folder(s, folder)
     with ExitStack() as hold:
@@ -99,8 +99,10 @@ def run(s: Settings, title: str = "", who: str = "", wait: bool = False) -> None
         anew = former is not None and former["reference"] != reference.signature
         order = finished.Order(s, folder, reference, twin, anew)
         begun = submit(finished.begin, order)
-        if not _unfinished:
-            begun.result()  # what is loaded for the first run should not slow its videos down
+
+        def ready() -> None:
+            if not _unfinished:
+                begun.result()  # what is loaded for the first run should not slow its videos down
 
         def look(idx: int) -> None:
             settle()
@@ -112,7 +114,7 @@ def run(s: Settings, title: str = "", who: str = "", wait: bool = False) -> None
                 for idx in sorted(set(range(folder.count)) - set(folder.missing())):
                     look(idx)
                 if not complete:
-                    make_videos(s, folder, reference, title, look)
+                    make_videos(s, folder, reference, title, ready, look)
                     folder.describe(s)  # with the fit, where one had to be made
         except BaseException:
             submit(finished.abandon, order).result()

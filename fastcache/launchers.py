@@ -31,6 +31,7 @@ LAUNCHERS = {
     "ray_local": Launcher("ray", "hydra_ray_launcher"),
     "ray_cluster": Launcher("ray", "hydra_ray_launcher", here=False),
 }
+MANY_CORES = 4  # of which a run leaves one to what else there is to do
 BASIC = "basic"  # one job after the other in the process that was started
 
 
@@ -94,26 +95,18 @@ def cores() -> int:
 
 
 def free_cores(device: str) -> int:
-    """Cores that a run in this process leaves free. torch takes every core of a CPU, on a GPU one that drives it;
-    OMP_NUM_THREADS is how many it may take, on a GPU also of those that are free."""
+    """Cores that a run in this process leaves free, on device=auto at least. torch takes every core of a CPU, on a GPU
+    one that drives it; OMP_NUM_THREADS is how many it may take, on a GPU also of those that are free."""
     given = os.environ.get("OMP_NUM_THREADS", "")
     threads = int(given) if given.isdigit() and int(given) else _physical_cores()
-    return min(threads, _physical_cores() - 1) if device != "cpu" else _physical_cores() - threads
+    return _physical_cores() - threads if device in ("cpu", "auto") else min(threads, _physical_cores() - 1)
 
 
-def spare_threads(device: str) -> int:
-    """Threads for a second process that gives way to the run: as many as there are free cores; one where the run takes
-    them all, for it seldom keeps all of them busy. None where there is a single core, or no way to let others go first.
-    """
-    free = free_cores(device)
-    return free if free > 0 or cores() < 2 or not hasattr(os, "SCHED_IDLE") else 1
-
-
-def share_cores() -> None:
-    """Have threads of torch that wait for another let go of their core soon: after as many turns as libgomp takes of
-    itself where it knows of other work. To be called before torch is imported; what the user has set stays."""
-    if "OMP_WAIT_POLICY" not in os.environ:
-        os.environ.setdefault("GOMP_SPINCOUNT", "1000")
+def leave_a_core() -> None:
+    """Leave one core of a CPU to the second process, where there are enough of them to hardly miss it. To be called
+    before torch is imported; what the user has set stays."""
+    if _physical_cores() >= MANY_CORES:
+        os.environ.setdefault("OMP_NUM_THREADS", str(_physical_cores() - 1))
 
 
 def _physical_cores() -> int:

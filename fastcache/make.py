@@ -38,9 +38,15 @@ def _model(key: str) -> Any:
 
 
 def make_videos(
-    s: Settings, folder: Folder, reference: Folder, title: str = "", look: Callable[[int], None] = lambda idx: None
+    s: Settings,
+    folder: Folder,
+    reference: Folder,
+    title: str = "",
+    ready: Callable[[], object] = lambda: None,
+    look: Callable[[int], None] = lambda idx: None,
 ) -> None:
-    """Roll out and keep the videos that are missing, one by one; ``look`` is told the number of each."""
+    """Roll out and keep the videos that are missing, one by one. ``ready`` is called before the first one, which the
+    clock is on, and ``look`` with the number of each."""
     missing = folder.missing()
     model, sampler = get_model(s), build(s["sampler"])
     model.dit.set_kv_engines(lambda branch: build(s["engine"]))
@@ -51,6 +57,7 @@ def make_videos(
     for note in _notes(s, model):
         terminal.say(f"note: {note}")
     note_short(s, model, missing)
+    ready()
     chunks = s["frames"] // sampler.frames_per_chunk
     with terminal.Bar(folder.count, chunks, folder.count - len(missing), title) as bar:
         for idx in missing:

@@ -3,6 +3,7 @@
 Torch is imported once something has to be built.
 """
 
+import gc
 import sys
 from collections.abc import Sequence
 from unittest.mock import patch
@@ -23,7 +24,7 @@ from fastcache.settings import Settings, engine_reference_of, label, own_referen
 from fastcache.target import expand
 from fastcache.worker import beside, dismiss, is_apart, submit
 
-WORTH = 12  # videos whose scoring and drawing take as long as a second process takes to start
+WORTH = 4  # videos whose scoring and drawing take as long as a second process takes to start
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -47,7 +48,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def carry_out(argv: Sequence[str]) -> int:
     """Check every job, run what is missing, say what came of it. Raises UserError before anything is made."""
-    launchers.share_cores()
     argv, picked = expand(argv)
     if picked:
         terminal.say(picked)
@@ -58,6 +58,8 @@ def carry_out(argv: Sequence[str]) -> int:
     launcher = command.jobs[0].choices.get("hydra/launcher", launchers.BASIC)
     alone = launcher == launchers.BASIC or not command.sweep  # every job runs in this process
     here = alone or launchers.is_here(launcher)
+    if alone:
+        launchers.leave_a_core()
     todo = [resolve(*job) for job in command.jobs]
     dry = any(s["dry"] for s in todo)
     with beside(alone and not dry and worth_a_process(todo), finished.warm_up, todo[0]), finishing() as errors:
@@ -71,7 +73,7 @@ def carry_out(argv: Sequence[str]) -> int:
         if not worth_a_process(todo):
             dismiss()
         elif is_apart():
-            submit(use_threads, launchers.spare_threads(todo[0]["device"]))
+            submit(use_threads, launchers.free_cores(todo[0]["device"]))
         preflight.check(todo, local=alone, here=here)
         for line in preflight.reachable(todo):
             terminal.say(line)
@@ -86,13 +88,14 @@ def carry_out(argv: Sequence[str]) -> int:
 
 
 def worth_a_process(todo: Sequence[Settings]) -> bool:
-    """Whether to score and draw in a second process: not where what is left to do takes less time than that takes to
-    start, nor where metrics run on a GPU, which the videos are timed on. Before devices are known, nothing is done."""
+    """Whether to score and draw in a second process: where a core is free, not where what is left to do takes less time
+    than that takes to start, nor where metrics run on a GPU, which the videos are timed on. Before devices are known,
+    nothing is done."""
     left = [s for s in todo if s["force"] or not Folder.of(s).finished]
     metrics = [node for s in left for node in s["metric"].values()]
     if sum(s["num_videos"] for s in left) < WORTH or any(node.get("device", "cpu") != "cpu" for node in metrics):
         return False
-    return launchers.spare_threads(left[0]["device"]) > 0
+    return launchers.free_cores(left[0]["device"]) > 0
 
 
 def launch(argv: Sequence[str]) -> None:
@@ -154,4 +157,6 @@ def conclude(todo: Sequence[Settings], sweep: bool) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    status = main()
+    gc.freeze()  # else Python looks for garbage among all that torch has brought: half a second
+    sys.exit(status)

@@ -15,7 +15,7 @@ Scores = dict[str, Any]
 TIMING = (
     "wall clock after a warm-up chunk in each process, medians over videos; dit_s_per_video: the DiT and the cache "
     "method, denoising and store passes; s_per_video: from prompt to frames on disk, without mp4 and scoring, which a "
-    "sweep leaves to a second process that works only where a core has nothing to do"
+    "sweep leaves to a second process where a core is free"
 )
 UNSTEADY = 1.5
 """How much slower than its like a video may be before a speed-up is in doubt."""

@@ -1,7 +1,7 @@
 """A second process for what is done with finished videos (finished.py): scoring and drawing then cost a sweep no time.
 
-It works at full speed while the first process waits for it, and otherwise only where a core has nothing to do, so that
-the videos' own times stay true. Where there is none, the same work is done at once in this process; callers see no
+It works at full speed while the first process waits for it, and otherwise only where a core has nothing else to do, so
+that the videos' own times stay true. Where there is none, the same work is done at once in this process; callers see no
 difference.
 """
 

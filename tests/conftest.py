@@ -82,12 +82,18 @@ def out(tmp_path, monkeypatch):
     assert [path.name for path in tmp_path.iterdir()] in ([], ["out"])
 
 
+@pytest.fixture(autouse=True)
+def alone(monkeypatch):
+    """Commands in this process do without a second one, which takes seconds to start: that is for tests of it."""
+    monkeypatch.setattr("fastcache.run.WORTH", 10**9)
+
+
 @pytest.fixture
-def spare(monkeypatch):
-    """A thread to spare, and work worth one. Gives a list of the work that went to the second process."""
+def spare(monkeypatch, alone):
+    """A core to spare, and work worth one. Gives a list of the work that went to the second process."""
     from fastcache import job, launchers, run, worker
 
-    monkeypatch.setattr(launchers, "spare_threads", lambda device: 1)
+    monkeypatch.setattr(launchers, "free_cores", lambda device: 1)
     monkeypatch.setattr(run, "WORTH", 1)
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     handed, submit = [], job.submit

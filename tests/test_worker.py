@@ -40,7 +40,7 @@ def until(true, seconds=30):
 def test_a_second_process_scores_and_draws_the_same(out, spare, monkeypatch):
     assert fastcache(*SWEEP, f"outputs={out / 'beside'}") == 0
     assert spare == ["begin", "look", "conclude"] * 3
-    monkeypatch.setattr(launchers, "spare_threads", lambda device: 0)
+    monkeypatch.setattr(launchers, "free_cores", lambda device: 0)
     assert fastcache(*SWEEP, f"outputs={out / 'here'}") == 0
     assert len(spare) == 9
     folders = sorted(path.name for path in (out / "here").glob("*-*"))
@@ -202,7 +202,16 @@ def test_the_process_ends_with_a_killed_first_one():
 
 @pytest.mark.parametrize(
     ("device", "threads", "free"),
-    [("cpu", None, 0), ("cpu", "", 0), ("cpu", "many", 0), ("cpu", "4", 0), ("cpu", "3", 1), ("cpu", "1", 3)]
+    [
+        ("cpu", None, 0),
+        ("cpu", "", 0),
+        ("cpu", "many", 0),
+        ("cpu", "4", 0),
+        ("cpu", "3", 1),
+        ("cpu", "1", 3),
+        ("auto", None, 0),
+        ("auto", "1", 3),
+    ]
     + [("cpu", "0", 0), ("cpu", "8", -4), ("cuda", None, 3), ("cuda:1", "4", 3), ("cuda", "1", 1)],
 )
 def test_cores_are_free_where_a_run_leaves_them(monkeypatch, device, threads, free):
@@ -222,35 +231,20 @@ def test_a_second_thread_of_a_core_is_no_core(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("cores", "free", "idle", "threads"),
-    [(4, 3, True, 3), (4, 1, True, 1), (4, 0, True, 1), (4, -2, True, 1), (1, 0, True, 0), (4, 0, False, 0)],
+    ("cores", "given", "found"), [(8, None, "7"), (4, None, "3"), (3, None, None), (1, None, None), (8, "8", "8")]
 )
-def test_one_thread_gives_way_where_a_run_takes_every_core(monkeypatch, cores, free, idle, threads):
-    monkeypatch.setattr(launchers, "cores", lambda: cores)
-    monkeypatch.setattr(launchers, "free_cores", lambda device: free)
-    if not idle:
-        monkeypatch.delattr(os, "SCHED_IDLE", raising=False)
-    elif not hasattr(os, "SCHED_IDLE"):
-        monkeypatch.setattr(os, "SCHED_IDLE", 5, raising=False)
-    assert launchers.spare_threads("cpu") == threads
-
-
-@pytest.mark.parametrize(
-    ("given", "found"),
-    [({}, "1000"), ({"GOMP_SPINCOUNT": "7"}, "7"), ({"OMP_WAIT_POLICY": "active"}, None)],
-)
-def test_waiting_threads_let_go_of_cores_unless_the_user_says_otherwise(monkeypatch, given, found):
-    for name in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY"):
-        monkeypatch.setenv(name, "")  # restored afterwards, whatever it was
-        monkeypatch.delenv(name)
-    for name, value in given.items():
-        monkeypatch.setenv(name, value)
-    launchers.share_cores()
-    assert os.environ.get("GOMP_SPINCOUNT") == found
+def test_a_core_is_left_where_there_are_many_unless_the_user_says_otherwise(monkeypatch, cores, given, found):
+    monkeypatch.setattr(launchers, "_physical_cores", lambda: cores)
+    monkeypatch.setenv("OMP_NUM_THREADS", given or "")  # restored afterwards, whatever it was
+    if given is None:
+        monkeypatch.delenv("OMP_NUM_THREADS")
+    launchers.leave_a_core()
+    assert os.environ.get("OMP_NUM_THREADS") == found
 
 
 def test_finished_runs_few_videos_and_metrics_on_a_gpu_are_worth_no_process(out, monkeypatch):
-    monkeypatch.setattr(launchers, "spare_threads", lambda device: 1)
+    monkeypatch.setattr(run, "WORTH", 12)
+    monkeypatch.setattr(launchers, "free_cores", lambda device: 1)
     s = {"force": False, "num_videos": 5, "device": "cpu", "outputs": str(out), "metric": {"lpips": {"device": "cpu"}}}
     done = []
     monkeypatch.setattr(Folder, "of", lambda s: type("F", (), {"finished": s["num_videos"] in done}))
@@ -262,5 +256,5 @@ def test_finished_runs_few_videos_and_metrics_on_a_gpu_are_worth_no_process(out,
     assert run.worth_a_process([s, s | {"num_videos": 40, "force": True}])
     assert not run.worth_a_process([])
     assert not run.worth_a_process([s] * 3 + [s | {"metric": {"psnr": {}, "lpips": {"device": "cuda"}}}])
-    monkeypatch.setattr(launchers, "spare_threads", lambda device: 0)
+    monkeypatch.setattr(launchers, "free_cores", lambda device: 0)
     assert not run.worth_a_process([s] * 3)
