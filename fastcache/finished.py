@@ -78,6 +78,8 @@ def warm_up(s: Settings) -> None:
 def begin(order: Order) -> None:
     """Load what a run will need and start its W&B run. Raises UserError where W&B asks for a key."""
     s, folder = order.s, order.folder
+    if folder.path in _desks:
+        return
     with terminal.logged(folder.path / "run.log"), ExitStack() as opened:
         for problem in load_metrics(s):
             terminal.say(f"note: {problem}")

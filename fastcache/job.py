@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from fastcache import finished, preflight, terminal
 from fastcache.errors import UserError
-from fastcache.results import Folder
+from fastcache.results import Busy, Folder
 from fastcache.scores import up_to_date
 from fastcache.settings import Settings, engine_reference_of, label, reference_of
 from fastcache.worker import Task, submit
@@ -22,7 +22,7 @@ class Unfinished(NamedTuple):
     task: Task
 
 
-BEHIND = 1  # runs that finishing may be behind when the next one begins: what is lost where the command is killed
+BEHIND = 1  # runs that may be unfinished when the next one begins
 _unfinished: list[Unfinished] = []  # in the order of their videos
 _errors: list[Exception] = []
 
@@ -34,6 +34,9 @@ def finishing() -> Iterator[list[Exception]]:
     try:
         yield _errors
         settle(0)
+    except BaseException:
+        settle(0)  # what an interrupt comes upon is done first; a second one ends that, too
+        raise
     finally:
         while _unfinished:
             _unfinished.pop().hold.close()
@@ -42,6 +45,8 @@ def finishing() -> Iterator[list[Exception]]:
 def attempt_once(s: Settings, title: str) -> None:
     """A job of a sweep; one that failed before is tried again only with retry=true."""
     folder = Folder.of(s)
+    if _is_unfinished(folder):
+        settle(0)
     former = folder.failure()
     if former and not folder.finished and not s["retry"]:
         terminal.say(f"{label(s)} failed before ({former}); retry=true tries it again")
@@ -60,12 +65,13 @@ def attempt(s: Settings, title: str = "", who: str = "", wait: bool = False) -> 
 def settle(most: int | None = None) -> None:
     """See to the runs that have been finished by now; given ``most``, wait until no more are unfinished."""
     while _unfinished and (_unfinished[0].task.done() or (most is not None and len(_unfinished) > most)):
-        left = _unfinished.pop(0)
-        with left.hold:
-            try:
-                left.task.result()
-            except Exception as error:
-                _fail(left.s, left.who, error)
+        s, _, who, hold, task = _unfinished[0]
+        try:
+            task.result()
+        except Exception as error:
+            _fail(s, who, error)
+        _unfinished.pop(0)
+        hold.close()
 
 
 def _fail(s: Settings, who: str, error: Exception) -> None:
@@ -79,16 +85,20 @@ def _fail(s: Settings, who: str, error: Exception) -> None:
 
 
 def run(s: Settings, title: str = "", who: str = "", wait: bool = False) -> None:
-    """Make a run: its reference, the videos that are missing, its scores. What is on disk already is taken from there.
-    Where another process is making the same run, the answer is an error or, with ``wait``, what it makes."""
+    """Make a run: its reference and the videos that are missing, and have it finished. What is on disk already is taken
+    from there. Where another process is making the same run, that is an error or, with ``wait``, waited for."""
     from fastcache.make import make_videos
 
     folder = Folder.of(s)
-    settle(0 if _is_unfinished(folder) else BEHIND)
+    settle(0 if s["force"] or _is_unfinished(folder) else BEHIND)
     reference = reference_folder(s, folder)
     twin = engine_folder(s, folder)
     with ExitStack() as hold:
-        hold.enter_context(folder.lock(wait or reference is folder, terminal.say))
+        try:
+            hold.enter_context(folder.lock())
+        except Busy:
+            settle(0)  # to wait for others with locks in hand would be to wait for those who wait for these
+            hold.enter_context(folder.lock(wait or reference is folder, terminal.say))
         former = folder.scores()
         complete = folder.finished and not s["force"]
         if complete and former is not None and up_to_date(former, reference, s["metric"], twin):
@@ -106,6 +116,8 @@ def run(s: Settings, title: str = "", who: str = "", wait: bool = False) -> None
 
         def look(idx: int) -> None:
             settle()
+            if begun.done():
+                begun.result()  # an error there ends the run here
             submit(finished.look, order, idx)
 
         try:

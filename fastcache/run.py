@@ -73,7 +73,7 @@ def carry_out(argv: Sequence[str]) -> int:
         if not worth_a_process(todo):
             dismiss()
         elif is_apart():
-            submit(use_threads, launchers.free_cores(todo[0]["device"]))
+            submit(use_threads, max(1, launchers.free_cores(todo[0]["device"])))
         preflight.check(todo, local=alone, here=here)
         for line in preflight.reachable(todo):
             terminal.say(line)
@@ -84,7 +84,9 @@ def carry_out(argv: Sequence[str]) -> int:
                 attempt_once(s, f"job {number}/{len(todo)}  ")
         else:
             launch_jobs(command.launches, launcher, len(todo))
-    return 1 if errors and not command.sweep else conclude(todo, command.sweep)
+    if errors and not command.sweep:
+        return 1
+    return max(conclude(todo, command.sweep), bool(errors))  # an error may be that of a reference, which is no job
 
 
 def worth_a_process(todo: Sequence[Settings]) -> bool:

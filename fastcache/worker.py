@@ -1,15 +1,13 @@
-"""A second process for what is done with finished videos (finished.py): scoring and drawing then cost a sweep no time.
+"""A second process for what is done with videos that are there (finished.py), which then costs a sweep no time.
 
-It works at full speed while the first process waits for it, and otherwise only where a core has nothing else to do, so
-that the videos' own times stay true. Where there is none, the same work is done at once in this process; callers see no
-difference.
+Where there is none, the same work is done at once in this process; callers see no difference.
 """
 
 import os
 import signal
 import sys
 from collections.abc import Callable, Iterator
-from concurrent.futures import BrokenExecutor, Future, ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures import BrokenExecutor, Future, ProcessPoolExecutor
 from contextlib import contextmanager, suppress
 from multiprocessing import active_children, get_context, parent_process
 from multiprocessing.process import BaseProcess
@@ -20,11 +18,9 @@ from unittest.mock import patch
 
 from fastcache import terminal
 
-NICE = 5  # where a system has no SCHED_IDLE
+NICE = 5  # videos come first where cores are fewer than they seem
 _pool: ProcessPoolExecutor | None = None  # of the first process, while ``beside`` lasts
-_others: set[BaseProcess] = set()  # what else the first process had started
-_hurry: Any = None  # shared memory: whether the first process waits for the second. No lock: either may be killed
-_idle: ThreadPoolExecutor | None = None  # of the second process: a thread for the time when cores have nothing to do
+_started_before: set[BaseProcess] = set()  # what else the first process had started
 
 
 class Task(NamedTuple):
@@ -39,10 +35,9 @@ class Task(NamedTuple):
         is done here, and that is said."""
         global _pool
         try:
-            with _hurried():
-                self.future.result()
+            value, _ = self.future.result()
             _repeat(self.future)
-            return self.future.result()[0]
+            return value
         except BrokenExecutor:
             if _pool is not None:
                 terminal.say("note: the process that scores and draws was ended; its work is done in this one")
@@ -78,15 +73,14 @@ def beside(wanted: bool, first: Callable[..., Any], *args: Any) -> Iterator[None
 
     The second process ends with the block, whatever it is doing, and with the first one, however that ends.
     """
-    global _pool, _hurry, _others
+    global _pool, _started_before
     if not wanted:
         yield
         return
-    _others, spawn = set(active_children()), get_context("spawn")
+    _started_before, spawn = set(active_children()), get_context("spawn")
     # Python's own helper would warn of semaphores, which it removes, whenever the first process is killed.
     with patch.object(sys, "warnoptions", [*sys.warnoptions, "ignore:resource_tracker"]):
-        _hurry = spawn.RawValue("b", True)  # until the first result has been waited for
-        pool = ProcessPoolExecutor(1, mp_context=spawn, initializer=_begin, initargs=(_hurry,))
+        pool = ProcessPoolExecutor(1, mp_context=spawn, initializer=_begin)
         _pool = pool
     try:
         # The work is all in this package: whatever was started as __main__ need not be imported again there.
@@ -95,35 +89,26 @@ def beside(wanted: bool, first: Callable[..., Any], *args: Any) -> Iterator[None
         yield
     finally:
         dismiss()
+        pool.shutdown()  # of one that was killed, too
 
 
 def dismiss() -> None:
     """End the second process, whatever it is doing; what is submitted from now on is done in this one."""
-    global _pool, _hurry
-    pool, _pool, _hurry = _pool, None, None
+    global _pool
+    pool, _pool = _pool, None
     if pool is not None:
-        for child in set(active_children()) - _others:
+        for child in set(active_children()) - _started_before:
             child.terminate()
         pool.shutdown(cancel_futures=True)
-
-
-@contextmanager
-def _hurried() -> Iterator[None]:
-    if _hurry is not None:
-        _hurry.value = True
-    try:
-        yield
-    finally:
-        if _hurry is not None:
-            _hurry.value = False
 
 
 def _repeat(future: Future[tuple[Any, list[str]]]) -> None:
     """Say here what was said there, once."""
     if not future.cancelled() and future.exception() is None:
         said = future.result()[1]
-        while said:
-            terminal.say(said.pop(0))
+        with suppress(IndexError):  # the thread that hears of it first may be saying the last line
+            while said:
+                terminal.say(said.pop(0))
 
 
 @contextmanager
@@ -136,27 +121,17 @@ def _later_interrupts() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
 
 
-def _begin(hurry: Any) -> None:
-    global _hurry, _idle
+def _begin() -> None:
     os.environ["OMP_NUM_THREADS"] = "1"  # torch is not imported yet
-    _hurry, _idle = hurry, ThreadPoolExecutor(1, initializer=_give_way)
-    Thread(target=_end_with_parent, daemon=True).start()
-
-
-def _give_way() -> None:
-    """Work only where a core has nothing to do. A thread without privileges cannot take that back."""
     with suppress(OSError):
-        if hasattr(os, "SCHED_IDLE"):
-            os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))  # 0: this thread
-        else:
-            os.nice(NICE)
+        os.nice(NICE)
+    Thread(target=_end_with_parent, daemon=True).start()
 
 
 def _apart(work: Callable[..., Any], args: tuple[Any, ...]) -> tuple[Any, list[str]]:
     """Do a piece of work, and keep what it says for the first process, which has the terminal."""
-    assert _hurry is not None and _idle is not None
     with terminal.kept() as said:
-        return (work(*args) if _hurry.value else _idle.submit(work, *args).result()), said
+        return work(*args), said
 
 
 def _end_with_parent() -> None:

@@ -2,37 +2,38 @@
 
 import os
 import signal
+import threading
 
 import pytest
 from command import fastcache, only, read, runs
 from test_worker import SWEEP
 
-from fastcache import finished, job, make, worker
+from fastcache import finished, job, make, terminal, worker
 from fastcache.results import locked
 
 
-def at_video(monkeypatch, number, act):
-    """Have ``act()`` called when video ``number`` of a command has been made, before it is looked at."""
-    made, look = [], job.finished.look
+def at(monkeypatch, step, number, act):
+    """Have ``act(order)`` called before the step of that name is asked for the ``number``th time."""
+    asked, submit = [], job.submit
 
-    def submit(work, *args, former=job.submit):
-        if work is look:
-            made.append(args)
-            if len(made) == number:
-                act()
-        return former(work, *args)
+    def watched(work, *args):
+        if work.__name__ == step:
+            asked.append(args)
+            if len(asked) == number:
+                act(args[0])
+        return submit(work, *args)
 
-    monkeypatch.setattr(job, "submit", submit)
+    monkeypatch.setattr(job, "submit", watched)
 
 
-def end_the_other():
+def end_the_other(order):
     os.kill(worker.submit(os.getpid).result(), signal.SIGKILL)
 
 
 @pytest.mark.usefixtures("spare")
 @pytest.mark.parametrize("number", [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_a_killed_second_process_costs_a_sweep_nothing(out, monkeypatch, capfd, number):
-    at_video(monkeypatch, number, end_the_other)
+    at(monkeypatch, "look", number, end_the_other)
     assert fastcache(*SWEEP, f"outputs={out}") == 0
     printed = capfd.readouterr()
     assert printed.out.count("its work is done in this one") == 1
@@ -45,10 +46,7 @@ def test_a_killed_second_process_costs_a_sweep_nothing(out, monkeypatch, capfd, 
 
 @pytest.mark.usefixtures("spare", "listening")
 def test_an_interrupt_keeps_what_was_made_before_it(out, monkeypatch, capfd):
-    def interrupt():
-        os.kill(os.getpid(), signal.SIGINT)
-
-    at_video(monkeypatch, 3, interrupt)
+    at(monkeypatch, "look", 3, lambda order: os.kill(os.getpid(), signal.SIGINT))
     assert fastcache(*SWEEP, f"outputs={out}") == 130
     assert [name.partition("-nodial")[0] for name in runs(out)] == ["none", "reuse"]
     assert not job._unfinished and not finished._desks
@@ -57,6 +55,73 @@ def test_an_interrupt_keeps_what_was_made_before_it(out, monkeypatch, capfd):
     monkeypatch.undo()
     assert fastcache(*SWEEP, f"outputs={out}") == 0
     assert len(runs(out)) == 3
+
+
+@pytest.mark.usefixtures("spare", "listening")
+def test_what_an_interrupt_comes_upon_is_finished(out, monkeypatch):
+    result = worker.Task.result
+    at(monkeypatch, "conclude", 3, lambda order: monkeypatch.setattr(worker.Task, "result", interrupted))
+
+    def interrupted(task):
+        monkeypatch.setattr(worker.Task, "result", result)
+        raise KeyboardInterrupt
+
+    assert fastcache(*SWEEP, f"outputs={out}") == 130
+    assert len(runs(out)) == 3
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("spare")
+def test_sweeps_that_make_the_same_runs_in_other_order_do_not_wait_for_each_other(out, monkeypatch):
+    """The other one has the last run's lock and wants the one before it."""
+    assert fastcache("-m", "method=reuse", "schedule=FxxF,Fxxx", *SWEEP[3:], f"outputs={out}") == 0
+    first, last = (only(out, f"reuse-nodial-{schedule}-*") for schedule in ("FxxF", "Fxxx"))
+    for folder in (first, last):
+        (folder / "done.json").unlink()
+        (folder / "videos" / "0.json").unlink()
+    held, told, say = threading.Event(), threading.Event(), terminal.say
+
+    def hold():
+        with locked(last / ".lock"):
+            held.set()
+            told.wait(60)
+            with locked(first / ".lock", wait=True):
+                pass
+
+    def heard(text):
+        say(text)
+        if text.startswith("waiting for process"):
+            told.set()
+
+    other = threading.Thread(target=hold, daemon=True)
+    other.start()
+    held.wait()
+    monkeypatch.setattr(terminal, "say", heard)
+    assert fastcache(*SWEEP, f"outputs={out}") == 0
+    other.join(60)
+    assert told.is_set() and not other.is_alive()
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("spare")
+def test_force_waits_for_what_still_reads_a_folder(out, capfd):
+    words = ("-m", "method=reuse,none", *SWEEP[3:], f"outputs={out}")
+    assert fastcache(*words) == 0
+    assert fastcache(*words, "force=true") == 0
+    assert capfd.readouterr().out.count("2 done, 0 left, 0 failed") == 2
+
+
+@pytest.mark.usefixtures("spare")
+def test_a_reference_that_cannot_be_finished_is_an_error_of_the_command(out, monkeypatch, capfd):
+    def block(order):
+        if order.alone:
+            (order.folder.path / "sheet.png").mkdir()
+
+    at(monkeypatch, "begin", 1, block)
+    assert fastcache(*SWEEP, f"outputs={out}") == 1
+    printed = capfd.readouterr()
+    assert printed.err.startswith("error: none FFFF: ") and "sheet.png" in printed.err
+    assert len(runs(out)) == 2
 
 
 @pytest.mark.usefixtures("spare")

@@ -91,25 +91,6 @@ def test_a_result_or_an_error_comes_back_and_nothing_else_is_shared():
         assert worker.submit(os.getenv, "OMP_NUM_THREADS").result() == "1"
 
 
-def policy(seconds=0.0):
-    """How the thread that does the work is scheduled."""
-    time.sleep(seconds)
-    return os.sched_getscheduler(0)
-
-
-@pytest.mark.skipif(not hasattr(os, "SCHED_IDLE"), reason="this system has no SCHED_IDLE")
-def test_work_that_nobody_waits_for_gives_way():
-    with worker.beside(True, int):
-        assert worker.submit(policy).result() == os.SCHED_OTHER
-        unhurried = worker.submit(policy, 0.2)
-        assert until(unhurried.done)
-        assert unhurried.result() == os.SCHED_IDLE
-        slow, waited_for = worker.submit(policy, 1.0), worker.submit(policy)
-        assert waited_for.result() == os.SCHED_OTHER  # begun while it was waited for
-        assert slow.done()
-    assert os.sched_getscheduler(0) == os.SCHED_OTHER
-
-
 def tell(*lines):
     for line in lines:
         terminal.say(line)
