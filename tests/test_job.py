@@ -6,6 +6,7 @@ import threading
 
 import pytest
 from command import fastcache, only, read, runs
+from test_track import read_back
 from test_worker import SWEEP
 
 from fastcache import finished, job, make, terminal, worker
@@ -151,6 +152,9 @@ def test_a_run_whose_videos_fail_leaves_the_next_one_alone(out, monkeypatch, cap
     assert "1 done, 0 left, 1 failed (reuse FxxF: RuntimeError: boom)" in capfd.readouterr().out
     assert len(runs(out)) == 2
     assert not finished._desks
+    for schedule, code in (("FxxF", 1), ("Fxxx", 0)):
+        records, _ = read_back(only(out, f"reuse-nodial-{schedule}-*"))
+        assert [record["exit"]["exit_code"] for record in records if record["type"] == "exit"] == [code]
 
 
 @pytest.mark.slow
